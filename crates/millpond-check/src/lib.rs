@@ -1,0 +1,1 @@
+//! An independent judge of the pool, and the conformance suites.

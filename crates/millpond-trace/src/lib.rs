@@ -1,0 +1,1 @@
+//! Readers for allocation recordings: PyTorch snapshots, event lists, ordered lists, RMM logs.

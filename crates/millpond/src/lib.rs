@@ -1,0 +1,1 @@
+//! A GPU memory pool in stream order, on mapped physical handles.
