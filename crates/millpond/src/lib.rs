@@ -1,1 +1,5 @@
-//! A GPU memory pool in stream order, on mapped physical handles.
+//! millpond: a GPU memory pool that hands out device memory in stream order, from address ranges
+//! backed by physical handles that it can place anywhere.
+#![deny(unsafe_code)]
+
+pub mod device;
