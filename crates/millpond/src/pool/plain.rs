@@ -28,10 +28,12 @@ impl Inner {
         let Some(least) = need.size.checked_add(padding) else {
             return Err(limit);
         };
-        let wanted = match least {
-            ..=MIB => 2 * MIB,
-            ..=0x0100_0000 => 32 * MIB,
-            _ => least.checked_next_multiple_of(2 * MIB).unwrap_or(least),
+        let wanted = if least <= MIB {
+            2 * MIB
+        } else if least <= 16 * MIB {
+            32 * MIB
+        } else {
+            least.checked_next_multiple_of(2 * MIB).unwrap_or(least)
         };
         let size = {
             let mut state = self.lock();

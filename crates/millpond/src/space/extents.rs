@@ -223,19 +223,11 @@ impl Extents {
         self.free_extent(id, ends);
     }
 
-    /// Makes one taken extent of two or more taken ones that follow each other.
-    pub(crate) fn join_taken(&mut self, first: ExtentId, last: ExtentId) -> ExtentId {
-        while first != last {
-            let Some(next) = self.get(first).next else {
-                break;
-            };
-            let reached = next == last;
-            self.join(first, next);
-            if reached {
-                break;
-            }
-        }
-        first
+    /// Makes one taken extent of two linked taken ones.
+    pub(crate) fn join_taken(&mut self, lower: ExtentId, upper: ExtentId) -> ExtentId {
+        debug_assert_eq!(self.get(lower).next, Some(upper));
+        self.join(lower, upper);
+        lower
     }
 
     /// Cuts a taken extent in two; both stay taken. Gives the upper part.
