@@ -107,10 +107,12 @@ impl PoolBuilder {
         }];
         let events = EventPool::new(Arc::clone(&self.device));
         let state = Mutex::new(State::new(Pages::new(granularity, self.limit)));
+        let identify_streams = capabilities.stream_values_recur && !self.streams_declared;
         let inner = Inner {
             device: self.device,
             events,
             grants,
+            identify_streams,
             state,
         };
         Ok(Pool {
@@ -151,6 +153,7 @@ impl Pool {
         PoolBuilder {
             device,
             limit: u64::MAX,
+            streams_declared: false,
         }
     }
 
