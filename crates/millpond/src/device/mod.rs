@@ -59,6 +59,7 @@ mod emulation;
 mod error;
 mod faults;
 mod observe;
+pub mod sim;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -68,6 +69,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use error::{Call, DeviceError, Status};
 pub use faults::Faults;
 pub use observe::{CallRecord, Observed, Observer, Outcome};
+pub use sim::SimDevice;
 
 /// A physical handle (`CUmemGenericAllocationHandle`): memory without an address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
