@@ -47,6 +47,15 @@
 //!
 //! Calls may be made from any thread, with any current context or none.
 
+#[cfg_attr(
+    not(test),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "its users are the devices, each uses a part"
+    )
+)]
+mod emulation;
 mod error;
 mod faults;
 mod observe;
