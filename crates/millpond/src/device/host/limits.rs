@@ -106,16 +106,26 @@ fn control_group_memory() -> Option<u64> {
             continue;
         };
         let (root, files) = if controllers.is_empty() {
-            (Path::new("/sys/fs/cgroup"), ["memory.max", "memory.current", "inactive_file"])
+            (
+                Path::new("/sys/fs/cgroup"),
+                ["memory.max", "memory.current", "inactive_file"],
+            )
         } else if controllers.split(',').any(|name| name == "memory") {
-            let files = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
+            let files = [
+                "memory.limit_in_bytes",
+                "memory.usage_in_bytes",
+                "total_inactive_file",
+            ];
             (Path::new("/sys/fs/cgroup/memory"), files)
         } else {
             continue;
         };
         // In a container the path may not be visible; its root then is the group itself.
         let group = root.join(path.trim_start_matches('/'));
-        for directory in group.ancestors().take_while(|directory| directory.starts_with(root)) {
+        for directory in group
+            .ancestors()
+            .take_while(|directory| directory.starts_with(root))
+        {
             let left = left_in_group(directory, files);
             least = least.into_iter().chain(left).min();
         }
@@ -125,12 +135,17 @@ fn control_group_memory() -> Option<u64> {
 
 fn left_in_group(directory: &Path, [limit, usage, reclaimable]: [&str; 3]) -> Option<u64> {
     let number = |name: &str| -> Option<u64> {
-        fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
+        fs::read_to_string(directory.join(name))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     };
     let cached = fs::read_to_string(directory.join("memory.stat"))
         .ok()
         .and_then(|text| {
-            text.lines().find_map(|line| line.strip_prefix(reclaimable)?.trim().parse().ok())
+            text.lines()
+                .find_map(|line| line.strip_prefix(reclaimable)?.trim().parse().ok())
         })
         .unwrap_or(0);
     Some(number(limit)?.saturating_sub(number(usage)?.saturating_sub(cached)))
@@ -165,7 +180,10 @@ pub(super) fn refusal(call: Call, size: u64, error: &io::Error) -> DeviceError {
         );
         (Status::OPERATING_SYSTEM, detail)
     } else {
-        (Status::OPERATING_SYSTEM, format!("{size} bytes were asked for: {error}"))
+        (
+            Status::OPERATING_SYSTEM,
+            format!("{size} bytes were asked for: {error}"),
+        )
     };
     DeviceError::new(call, status, detail)
 }
@@ -194,7 +212,11 @@ mod tests {
         fs::create_dir_all(&directory).unwrap();
         let files = ["memory.max", "memory.current", "inactive_file"];
         fs::write(directory.join("memory.current"), "700\n").unwrap();
-        fs::write(directory.join("memory.stat"), "anon 600\ninactive_file 100\n").unwrap();
+        fs::write(
+            directory.join("memory.stat"),
+            "anon 600\ninactive_file 100\n",
+        )
+        .unwrap();
         fs::write(directory.join("memory.max"), "max\n").unwrap();
         assert_eq!(left_in_group(&directory, files), None);
         fs::write(directory.join("memory.max"), "1000\n").unwrap();

@@ -31,7 +31,8 @@ pub(super) fn reserve(size: u64, alignment: u64) -> io::Result<u64> {
         .ok_or(io::ErrorKind::OutOfMemory)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: with a null address the kernel chooses a range that nobody uses.
-    let start = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), wide, ProtFlags::empty(), flags) }?;
+    let start =
+        unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), wide, ProtFlags::empty(), flags) }?;
     let start = start.expose_provenance() as u64;
     let base = start.next_multiple_of(alignment);
     let end = start + wide as u64;
@@ -70,7 +71,16 @@ pub(super) unsafe fn place(
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: the caller vouches that the range is its own to replace.
-    unsafe { rustix::mm::mmap(pointer(address), size as usize, protection, flags, file, offset) }?;
+    unsafe {
+        rustix::mm::mmap(
+            pointer(address),
+            size as usize,
+            protection,
+            flags,
+            file,
+            offset,
+        )
+    }?;
     Ok(())
 }
 
@@ -149,16 +159,20 @@ pub(super) fn identity(file: &OwnedFd) -> io::Result<FileIdentity> {
 ///
 /// Touching a file beyond its end kills the process, so its size must be right and sealed.
 pub(super) fn check_foreign(file: &OwnedFd, size: u64) -> Result<FileIdentity, String> {
-    let status = rustix::fs::fstat(file).map_err(|error| format!("it cannot be examined: {error}"))?;
+    let status =
+        rustix::fs::fstat(file).map_err(|error| format!("it cannot be examined: {error}"))?;
     let seals = rustix::fs::fcntl_get_seals(file.as_fd())
         .map_err(|_| "it is not memory (a memfd), but something else".to_owned())?;
     if !seals.contains(SealFlags::SHRINK) {
-        return Err("its size is not sealed (F_SEAL_SHRINK): its owner could cut it off".to_owned());
+        return Err(
+            "its size is not sealed (F_SEAL_SHRINK): its owner could cut it off".to_owned(),
+        );
     }
     if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
         return Err("it is sealed against writing".to_owned());
     }
-    let mode = rustix::fs::fcntl_getfl(file).map_err(|error| format!("it cannot be examined: {error}"))?;
+    let mode =
+        rustix::fs::fcntl_getfl(file).map_err(|error| format!("it cannot be examined: {error}"))?;
     if mode & OFlags::RWMODE != OFlags::RDWR {
         return Err("it is not open for reading and writing".to_owned());
     }

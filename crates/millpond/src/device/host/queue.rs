@@ -42,8 +42,8 @@ pub(super) enum Operation {
 pub(super) struct Queued {
     /// What to do.
     pub(super) operation: Operation,
-    /// Which of the caller's operations on this stream it is; `None` for a wait that the legacy
-    /// stream's order put in.
+    /// Which of the stream's operations it is, waits not counted: whether a wait is needed at all
+    /// can depend on timing.
     pub(super) index: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ struct State {
     operations: VecDeque<Queued>,
     /// Operations queued so far.
     queued: u64,
-    /// Of these, the caller's own.
+    /// Of these, all but the waits.
     indexed: u64,
     /// A worker was started.
     worker: bool,
@@ -107,25 +107,18 @@ impl Queue {
         self.state().worker = true;
     }
 
-    /// Queues one of the caller's operations.
+    /// Queues an operation.
     pub(super) fn push(&self, operation: Operation) {
         let mut state = self.state();
-        let index = Some(state.indexed);
-        state.indexed += 1;
+        let index = match operation {
+            Operation::Wait(_) => None,
+            _ => {
+                state.indexed += 1;
+                Some(state.indexed - 1)
+            }
+        };
         state.queued += 1;
         state.operations.push_back(Queued { operation, index });
-        drop(state);
-        self.work.notify_one();
-    }
-
-    /// Queues a wait that the caller did not ask for.
-    pub(super) fn push_implied_wait(&self, mark: Mark) {
-        let mut state = self.state();
-        state.queued += 1;
-        state.operations.push_back(Queued {
-            operation: Operation::Wait(mark),
-            index: None,
-        });
         drop(state);
         self.work.notify_one();
     }
@@ -146,7 +139,10 @@ impl Queue {
             if state.closed {
                 return None;
             }
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 

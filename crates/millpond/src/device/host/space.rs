@@ -239,7 +239,11 @@ impl AddressSpace {
         let (file, offset) = match state.stores.get(&planned.memory) {
             Some(Store::Own(file, _)) => (file.as_fd(), 0),
             Some(&Store::Part(offset)) => (self.file.as_fd(), offset),
-            None => (self.file.as_fd(), FILE_SIZE),
+            None => {
+                state.mappings.give(more);
+                let detail = format!("handle {} has no memory", handle.0);
+                return Err(DeviceError::new(Call::Map, Status::UNKNOWN, detail));
+            }
         };
         // SAFETY: the rules found the range inside a reservation with nothing mapped in it, so no
         // bytes of it are touched, and the handle, which is as long as its store, of this size.
@@ -409,7 +413,9 @@ impl State {
             self.unlooked = unlooked;
             return Ok(());
         }
-        let unwritten = self.promised.saturating_sub(os::memory_taken(file).unwrap_or(0));
+        let unwritten = self
+            .promised
+            .saturating_sub(os::memory_taken(file).unwrap_or(0));
         if let Some(available) = limits::available_memory()
             && available < unwritten.saturating_add(size)
         {

@@ -86,7 +86,10 @@ fn report(found: &[u8], pattern: Pattern, findings: &Findings) {
         word[..bytes.len()].copy_from_slice(bytes);
         let word = u64::from_le_bytes(word);
         let difference = (word ^ pattern.0).to_le_bytes();
-        let wrong = difference[..bytes.len()].iter().filter(|&&byte| byte != 0).count();
+        let wrong = difference[..bytes.len()]
+            .iter()
+            .filter(|&&byte| byte != 0)
+            .count();
         if wrong > 0 {
             wrong_bytes += wrong as u64;
             wrong_word = word;
@@ -106,7 +109,12 @@ pub(super) fn copy(
     for (start, length) in steps(size, CHUNK) {
         let held = space.hold();
         let from = held.bytes(Call::Copy, source + start, length, Protection::Read)?;
-        let to = held.bytes(Call::Copy, destination + start, length, Protection::ReadWrite)?;
+        let to = held.bytes(
+            Call::Copy,
+            destination + start,
+            length,
+            Protection::ReadWrite,
+        )?;
         for (offset, length) in blocks(length) {
             let block = &mut block[..length];
             from.load(offset, block);
@@ -127,7 +135,12 @@ pub(super) fn read(space: &AddressSpace, address: u64, into: &mut [u8]) -> Resul
 /// Writes bytes for the host.
 pub(super) fn write(space: &AddressSpace, address: u64, from: &[u8]) -> Result<(), DeviceError> {
     let held = space.hold();
-    let bytes = held.bytes(Call::Copy, address, from.len() as u64, Protection::ReadWrite)?;
+    let bytes = held.bytes(
+        Call::Copy,
+        address,
+        from.len() as u64,
+        Protection::ReadWrite,
+    )?;
     bytes.store(0, from);
     Ok(())
 }
