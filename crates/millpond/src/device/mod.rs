@@ -58,6 +58,7 @@
 mod emulation;
 mod error;
 mod faults;
+pub mod host;
 mod observe;
 pub mod sim;
 
@@ -68,6 +69,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use error::{Call, DeviceError, Status};
 pub use faults::Faults;
+pub use host::HostDevice;
 pub use observe::{CallRecord, Observed, Observer, Outcome};
 pub use sim::SimDevice;
 

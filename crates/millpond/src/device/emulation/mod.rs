@@ -198,6 +198,11 @@ impl MemoryRules {
         self.reservations.remove(&base);
     }
 
+    /// Every reservation: base and size.
+    pub(crate) fn reservations(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.reservations.iter().map(|(&base, &size)| (base, size))
+    }
+
     // --- Physical memory ---------------------------------------------------------------------
 
     /// Rule 1, the memory left, and what the device can do at all.
@@ -348,6 +353,13 @@ impl MemoryRules {
         if let Some(size) = self.allocations.remove(&address) {
             self.used = self.used.saturating_sub(size);
         }
+    }
+
+    /// Every plain allocation: address and size.
+    pub(crate) fn allocations(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.allocations
+            .iter()
+            .map(|(&address, &size)| (address, size))
     }
 
     // --- What several of them need -----------------------------------------------------------
