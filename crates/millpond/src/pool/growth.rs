@@ -70,13 +70,20 @@ impl Inner {
         if !self.device.capabilities().mapping {
             return self.grow_plain(need);
         }
-        let mut device_full = false;
+        // What the device is believed to have left; it is asked only after it has refused.
+        let mut available = u64::MAX;
         loop {
-            let planned = self.lock().plan_growth(need, moving, device_full);
+            let planned = self.lock().plan_growth(need, moving, available);
             match planned {
                 Planned::Go(plan) => match self.carry_out(need, *plan) {
-                    Err(refused) if refused.wall == Wall::DeviceFull && moving && !device_full => {
-                        device_full = true;
+                    Err(refused) if refused.wall == Wall::DeviceFull && moving && available > 0 => {
+                        let asked_before = available < u64::MAX;
+                        let info = if asked_before {
+                            None
+                        } else {
+                            self.device.memory_info().ok()
+                        };
+                        available = info.map_or(0, |info| info.free);
                     }
                     outcome => return outcome,
                 },
@@ -85,7 +92,8 @@ impl Inner {
                     Err(error) => return self.grow_plain(need).map_err(|_| error),
                 },
                 Planned::NoRoom => {
-                    let wall = if device_full {
+                    let refused = available < u64::MAX;
+                    let wall = if refused {
                         Wall::DeviceFull
                     } else {
                         Wall::LimitReached
@@ -167,7 +175,9 @@ impl Inner {
         };
         // What was created goes back to the device, but for what is stranded or is not taken.
         let is_stranded = |h: &Handle| stranded.iter().any(|s: &Mapping| s.handle.id == h.id);
-        let kept = created.iter().filter(|h| is_stranded(h) || self.device.release(h.id).is_err());
+        let kept = created
+            .iter()
+            .filter(|h| is_stranded(h) || self.device.release(h.id).is_err());
         let kept: Vec<Handle> = kept.copied().collect();
         let mut spare: Vec<Handle> = handles;
         spare.retain(|h| !created.contains(h));
@@ -175,7 +185,9 @@ impl Inner {
         spare.retain(|h| !is_stranded(h));
         let mut state = self.lock();
         state.pages.created(kept.len() as u64);
-        state.pages.broken_promise(plan.create.iter().sum::<u64>() - sum(&kept));
+        state
+            .pages
+            .broken_promise(plan.create.iter().sum::<u64>() - sum(&kept));
         for entry in vacated {
             let handle = entry.mapping.handle;
             if !spare.contains(&handle) && !is_stranded(&handle) {
@@ -185,8 +197,15 @@ impl Inner {
         }
         state.undo_growth(plan, spare, stranded);
         let full = error.status == Status::OUT_OF_MEMORY;
-        let wall = if full { Wall::DeviceFull } else { Wall::InPieces };
-        Err(Refused { wall, error: Some(error) })
+        let wall = if full {
+            Wall::DeviceFull
+        } else {
+            Wall::InPieces
+        };
+        Err(Refused {
+            wall,
+            error: Some(error),
+        })
     }
 
     fn create_handles(&self, sizes: &[u64], into: &mut Vec<Handle>) -> Result<(), DeviceError> {
@@ -204,7 +223,8 @@ impl Inner {
         gone: &mut Vec<Vacated>,
     ) -> Result<(), DeviceError> {
         while let Some(entry) = entries.last() {
-            self.device.unmap(entry.mapping.address, entry.mapping.handle.size)?;
+            self.device
+                .unmap(entry.mapping.address, entry.mapping.handle.size)?;
             gone.extend(entries.pop());
         }
         Ok(())
@@ -220,7 +240,7 @@ fn sum(handles: &[Handle]) -> u64 {
 }
 
 impl State {
-    fn plan_growth(&mut self, need: &Need, moving: bool, device_full: bool) -> Planned {
+    fn plan_growth(&mut self, need: &Need, moving: bool, available: u64) -> Planned {
         let Some(site) = self.best_site(need) else {
             return Planned::NeedsAddresses;
         };
@@ -245,11 +265,8 @@ impl State {
             }
             got = 0;
         }
-        let headroom = if device_full {
-            0
-        } else {
-            self.pages.headroom()
-        };
+        let headroom = self.pages.headroom().min(available);
+        let headroom = headroom - headroom % self.pages.granularity();
         if got < missing && moving && headroom < missing - got {
             let want = missing - got - headroom.min(missing - got);
             let room = site.room_to - site.back_from - got;
