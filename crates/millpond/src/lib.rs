@@ -3,3 +3,12 @@
 #![deny(unsafe_code)]
 
 pub mod device;
+pub mod pool;
+
+mod blocks;
+mod mapping;
+mod order;
+mod pages;
+mod space;
+
+pub use pool::{AllocError, Block, BlockError, Pool, PoolError, Request, Statistics};

@@ -1,0 +1,121 @@
+//! Who owns what: from an address to the live block that starts there, in O(1).
+//!
+//! # Invariants
+//!
+//! 1. Every taken extent that was handed out has one record, and every record names one.
+//! 2. A record's serial number is its own for ever: a handle of a block that was freed never
+//!    matches the block that has its address now.
+
+#![forbid(unsafe_code)]
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::order::StreamIndex;
+use crate::space::ExtentId;
+
+/// A live block.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockRecord {
+    pub(crate) extent: ExtentId,
+    /// Bytes asked for.
+    pub(crate) requested: u64,
+    /// Bytes taken.
+    pub(crate) size: u64,
+    pub(crate) serial: u64,
+    pub(crate) owner: StreamIndex,
+    /// Further streams that use it.
+    pub(crate) users: SmallVec<[StreamIndex; 2]>,
+}
+
+/// The live blocks of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks {
+    by_address: FxHashMap<u64, BlockRecord>,
+    next_serial: u64,
+    live_bytes: u64,
+    live_rounded: u64,
+    peak_live: u64,
+}
+
+impl Blocks {
+    /// Records a block; gives its serial number.
+    pub(crate) fn add(
+        &mut self,
+        address: u64,
+        extent: ExtentId,
+        requested: u64,
+        size: u64,
+        owner: StreamIndex,
+    ) -> u64 {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        let users = SmallVec::new();
+        let record = BlockRecord {
+            extent,
+            requested,
+            size,
+            serial,
+            owner,
+            users,
+        };
+        self.by_address.insert(address, record);
+        self.live_bytes += requested;
+        self.live_rounded += size;
+        self.peak_live = self.peak_live.max(self.live_bytes);
+        serial
+    }
+
+    pub(crate) fn get(&self, address: u64) -> Option<&BlockRecord> {
+        self.by_address.get(&address)
+    }
+
+    pub(crate) fn get_mut(&mut self, address: u64) -> Option<&mut BlockRecord> {
+        self.by_address.get_mut(&address)
+    }
+
+    pub(crate) fn remove(&mut self, address: u64) -> Option<BlockRecord> {
+        let record = self.by_address.remove(&address)?;
+        self.live_bytes -= record.requested;
+        self.live_rounded -= record.size;
+        Some(record)
+    }
+
+    /// The block that an address lies in, and where it starts. Looks at every block: for errors
+    /// only.
+    pub(crate) fn around(&self, address: u64) -> Option<(u64, &BlockRecord)> {
+        self.by_address
+            .iter()
+            .map(|(&start, record)| (start, record))
+            .find(|(start, record)| *start <= address && address - start < record.size)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &BlockRecord)> {
+        self.by_address
+            .iter()
+            .map(|(&address, record)| (address, record))
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.by_address.len() as u64
+    }
+
+    /// Bytes asked for and not freed.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
+    /// Bytes taken by live blocks, rounding included.
+    pub(crate) fn live_rounded(&self) -> u64 {
+        self.live_rounded
+    }
+
+    pub(crate) fn peak_live(&self) -> u64 {
+        self.peak_live
+    }
+
+    /// The high watermark begins again at what is live now.
+    pub(crate) fn reset_peak(&mut self) {
+        self.peak_live = self.live_bytes;
+    }
+}

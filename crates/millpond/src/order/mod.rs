@@ -1,0 +1,470 @@
+//! Which memory may be used by whom: now, after a wait, or not yet.
+//!
+//! Every stream has a timeline, a position that rises with each free. A freed range remembers at
+//! which position of which streams its last uses ended ([`Ends`]). A stream may use the range when
+//! each of these ends is
+//!
+//! - on the stream itself: what it runs next comes later in any case;
+//! - ordered before the stream's next work: a wait on an event says so, directly or through
+//!   other streams ([`Timeline::clock`]);
+//! - completed, as the host has seen ([`Timeline::done`]).
+//!
+//! Ordered is enough to use memory; only completed is enough to unmap it.
+//!
+//! This room makes no device call. It says which events to record, to query and to wait for;
+//! the pool does that without its lock, and reports what came of it.
+//!
+//! # Invariants
+//!
+//! 1. `done <= now` for every timeline, and both only rise.
+//! 2. A marker with position *p* was recorded after the timeline stood at *p*, so that its
+//!    completion implies that all frees up to *p* are completed.
+//! 3. `clock[r]` of a stream never passes what a wait has really established: knowledge is copied
+//!    when a marker or a user's event is recorded, and joined when it is waited for.
+//! 4. A slot is given to another stream only when nothing names it any more ([`Timeline::named`]).
+
+#![forbid(unsafe_code)]
+
+mod ends;
+mod events;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::device::{EventId, StreamId};
+
+pub(crate) use ends::{End, Ends};
+pub(crate) use events::{EventPool, PooledEvent};
+
+/// A stream that the pool knows, by its slot.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct StreamIndex(pub(crate) u32);
+
+impl StreamIndex {
+    pub(crate) fn slot(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// How the pool tells streams apart: the handle's value, and the identity that the device gives
+/// where a value can stand for several streams.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct StreamKey {
+    pub(crate) stream: StreamId,
+    pub(crate) identity: u64,
+}
+
+/// For each stream slot, the position up to which something is known. Missing slots are 0.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Clock(Vec<u64>);
+
+impl Clock {
+    pub(crate) fn at(&self, stream: StreamIndex) -> u64 {
+        self.0.get(stream.slot()).copied().unwrap_or(0)
+    }
+
+    fn raise(&mut self, stream: StreamIndex, position: u64) {
+        if self.0.len() <= stream.slot() {
+            self.0.resize(stream.slot() + 1, 0);
+        }
+        let entry = &mut self.0[stream.slot()];
+        *entry = (*entry).max(position);
+    }
+
+    fn join(&mut self, other: &Clock) {
+        for (slot, &position) in other.0.iter().enumerate() {
+            if position > 0 {
+                self.raise(StreamIndex(slot as u32), position);
+            }
+        }
+    }
+
+    fn forget(&mut self, stream: StreamIndex) {
+        if let Some(entry) = self.0.get_mut(stream.slot()) {
+            *entry = 0;
+        }
+    }
+}
+
+/// An event of the pool's own that stands for a position of a stream.
+#[derive(Clone, Debug)]
+pub(crate) struct Marker {
+    pub(crate) stream: StreamIndex,
+    pub(crate) position: u64,
+    pub(crate) event: Arc<PooledEvent>,
+    /// What was ordered before the stream's work when the marker was recorded.
+    clock: Clock,
+}
+
+/// Whether a stream can still be given events to record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    Alive,
+    /// Destroyed after a last marker was recorded.
+    Retired,
+    /// Destroyed behind the pool's back: what came after its last marker is known to be over only
+    /// when the whole device was synchronised.
+    Lost,
+    /// The slot is empty.
+    Vacant,
+}
+
+#[derive(Debug)]
+struct Timeline {
+    key: StreamKey,
+    life: Life,
+    now: u64,
+    done: u64,
+    clock: Clock,
+    /// In order of position.
+    markers: VecDeque<Marker>,
+    /// Bytes freed since the last marker.
+    unmarked: u64,
+    /// Live blocks that name this slot, as their owner or as a further user.
+    named: u64,
+}
+
+/// What the pool has to record so that others can wait for, or ask after, a position.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct MarkerRequest {
+    pub(crate) index: StreamIndex,
+    pub(crate) key: StreamKey,
+    pub(crate) position: u64,
+    /// What the stream knows now; the event is recorded later, so it stands for at least this.
+    clock: Clock,
+}
+
+/// All timelines of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    timelines: Vec<Timeline>,
+    by_key: FxHashMap<StreamKey, StreamIndex>,
+    user_events: FxHashMap<EventId, Clock>,
+    alive: usize,
+}
+
+/// The share of the live bytes that may be freed on a stream before a marker is recorded: one per
+/// 2 %. A marker that is recorded only when somebody asks covers all work queued since, and the
+/// asker is serialised behind it.
+const MARKER_SHARE: u64 = 50;
+
+/// Bytes freed on a stream below which no marker is recorded unless somebody asks: a megabyte is
+/// worth less than a driver call.
+const MARKER_FLOOR: u64 = 1 << 20;
+
+impl Order {
+    /// The slot of a stream, and whether it is new.
+    pub(crate) fn stream(&mut self, key: StreamKey) -> StreamIndex {
+        if let Some(&index) = self.by_key.get(&key) {
+            return index;
+        }
+        let timeline = Timeline {
+            key,
+            life: Life::Alive,
+            now: 0,
+            done: 0,
+            clock: Clock::default(),
+            markers: VecDeque::new(),
+            unmarked: 0,
+            named: 0,
+        };
+        let index = match self.timelines.iter().position(|t| t.life == Life::Vacant) {
+            Some(slot) => {
+                self.timelines[slot] = timeline;
+                StreamIndex(slot as u32)
+            }
+            None => {
+                self.timelines.push(timeline);
+                StreamIndex((self.timelines.len() - 1) as u32)
+            }
+        };
+        self.by_key.insert(key, index);
+        self.alive += 1;
+        index
+    }
+
+    /// The slot of a stream that the pool already knows.
+    pub(crate) fn known(&self, key: StreamKey) -> Option<StreamIndex> {
+        self.by_key.get(&key).copied()
+    }
+
+    /// The stream's key under the same handle value but another identity, if the pool knows one:
+    /// the handle's value was given to a new stream.
+    pub(crate) fn predecessor(&self, key: StreamKey) -> Option<StreamIndex> {
+        self.timelines.iter().enumerate().find_map(|(slot, t)| {
+            let same_value = t.key.stream == key.stream && t.key.identity != key.identity;
+            (t.life == Life::Alive && same_value).then_some(StreamIndex(slot as u32))
+        })
+    }
+
+    /// The position of the stream's next free, taken: all it ran so far comes before. A stream
+    /// that is gone was given nothing after its last position, so that one stands for all.
+    pub(crate) fn advance(&mut self, stream: StreamIndex) -> End {
+        let timeline = &mut self.timelines[stream.slot()];
+        if timeline.life == Life::Alive {
+            timeline.now += 1;
+        }
+        End {
+            stream,
+            position: timeline.now,
+        }
+    }
+
+    /// A live block names the slot from now on.
+    pub(crate) fn name(&mut self, stream: StreamIndex) {
+        self.timelines[stream.slot()].named += 1;
+    }
+
+    /// A live block that named the slot is freed.
+    pub(crate) fn unname(&mut self, stream: StreamIndex) {
+        self.timelines[stream.slot()].named -= 1;
+    }
+
+    /// Whether the work up to an end is completed, as the host has seen.
+    pub(crate) fn is_completed(&self, end: End) -> bool {
+        self.timelines[end.stream.slot()].done >= end.position
+    }
+
+    /// Whether the work up to an end comes before whatever `asker` runs next.
+    pub(crate) fn is_before(&self, end: End, asker: StreamIndex) -> bool {
+        end.stream == asker
+            || self.timelines[asker.slot()].clock.at(end.stream) >= end.position
+            || self.is_completed(end)
+    }
+
+    /// Whether `asker` may use a range with these ends at once.
+    pub(crate) fn usable(&self, ends: &Ends, asker: StreamIndex) -> bool {
+        ends.iter().all(|end| self.is_before(end, asker))
+    }
+
+    /// Whether nothing uses a range with these ends any more, as the host has seen.
+    pub(crate) fn completed(&self, ends: &Ends) -> bool {
+        ends.iter().all(|end| self.is_completed(end))
+    }
+
+    /// The caller's event was recorded; `knowledge` is what its stream knew before that.
+    pub(crate) fn remember_event(&mut self, event: EventId, knowledge: Clock) {
+        self.user_events.insert(event, knowledge);
+    }
+
+    /// The stream comes after all this from now on: it was made to wait for it.
+    pub(crate) fn learn(&mut self, stream: StreamIndex, knowledge: &Clock) {
+        self.timelines[stream.slot()].clock.join(knowledge);
+    }
+
+    /// What the caller's event stands for.
+    pub(crate) fn event_knowledge(&self, event: EventId) -> Option<Clock> {
+        self.user_events.get(&event).cloned()
+    }
+
+    /// The caller's event is destroyed, or no longer his.
+    pub(crate) fn forget_event(&mut self, event: EventId) {
+        self.user_events.remove(&event);
+    }
+
+    /// What comes before whatever the stream runs next.
+    pub(crate) fn knowledge(&self, stream: StreamIndex) -> Clock {
+        let timeline = &self.timelines[stream.slot()];
+        let mut knowledge = timeline.clock.clone();
+        knowledge.raise(stream, timeline.now);
+        knowledge
+    }
+
+    /// Everything that was queued on any stream up to now.
+    pub(crate) fn everything(&self) -> Clock {
+        Clock(self.timelines.iter().map(|t| t.now).collect())
+    }
+
+    /// The host has seen that all this is completed.
+    pub(crate) fn completed_knowledge(&mut self, knowledge: &Clock) {
+        for (slot, timeline) in self.timelines.iter_mut().enumerate() {
+            let position = knowledge.at(StreamIndex(slot as u32)).min(timeline.now);
+            timeline.done = timeline.done.max(position);
+            while timeline
+                .markers
+                .front()
+                .is_some_and(|m| m.position <= timeline.done)
+            {
+                timeline.markers.pop_front();
+            }
+        }
+    }
+
+    /// Bytes were freed on a stream. Gives what to record now, if anything: nothing while one
+    /// stream has the pool for itself, then a marker per 2 % of the live bytes.
+    pub(crate) fn freed(
+        &mut self,
+        stream: StreamIndex,
+        bytes: u64,
+        live_bytes: u64,
+    ) -> Option<MarkerRequest> {
+        let alone = self.alive < 2;
+        let timeline = &mut self.timelines[stream.slot()];
+        timeline.unmarked += bytes;
+        let wanted = !alone && timeline.unmarked >= (live_bytes / MARKER_SHARE).max(MARKER_FLOOR);
+        if wanted {
+            self.marker_request(stream)
+        } else {
+            None
+        }
+    }
+
+    /// What to record so that the stream's present position can be waited for. `None` if the
+    /// stream is gone, or a marker stands there already.
+    pub(crate) fn marker_request(&mut self, stream: StreamIndex) -> Option<MarkerRequest> {
+        let timeline = &mut self.timelines[stream.slot()];
+        let covered = timeline
+            .markers
+            .back()
+            .map_or(timeline.done, |m| m.position);
+        if timeline.life != Life::Alive || covered >= timeline.now {
+            return None;
+        }
+        timeline.unmarked = 0;
+        let (key, position) = (timeline.key, timeline.now);
+        Some(MarkerRequest {
+            index: stream,
+            key,
+            position,
+            clock: self.knowledge(stream),
+        })
+    }
+
+    /// A requested marker was recorded. Nothing comes of it if the slot was given to another
+    /// stream meanwhile.
+    pub(crate) fn marked(&mut self, request: MarkerRequest, event: Arc<PooledEvent>) {
+        let timeline = &mut self.timelines[request.index.slot()];
+        if timeline.key != request.key || timeline.life == Life::Vacant {
+            return;
+        }
+        let MarkerRequest {
+            index,
+            position,
+            clock,
+            ..
+        } = request;
+        let marker = Marker {
+            stream: index,
+            position,
+            event,
+            clock,
+        };
+        let place = timeline.markers.partition_point(|m| m.position <= position);
+        timeline.markers.insert(place, marker);
+    }
+
+    /// The earliest marker that covers an end.
+    pub(crate) fn marker_for(&self, end: End) -> Option<Marker> {
+        let markers = &self.timelines[end.stream.slot()].markers;
+        let place = markers.partition_point(|m| m.position < end.position);
+        markers.get(place).cloned()
+    }
+
+    /// A wait for a marker was inserted into a stream.
+    pub(crate) fn waited(&mut self, asker: StreamIndex, marker: &Marker) {
+        let timeline = &mut self.timelines[asker.slot()];
+        timeline.clock.join(&marker.clock);
+        timeline.clock.raise(marker.stream, marker.position);
+    }
+
+    /// The oldest marker of every stream that has any: what to query next.
+    pub(crate) fn oldest_markers(&self) -> Vec<Marker> {
+        self.timelines
+            .iter()
+            .filter_map(|t| t.markers.front().cloned())
+            .collect()
+    }
+
+    /// A marker is completed, as the host has seen.
+    pub(crate) fn marker_completed(&mut self, marker: &Marker) {
+        self.completed_knowledge(&marker.clock);
+    }
+
+    /// Ends that no marker covers: their streams need one before anybody can ask or wait.
+    pub(crate) fn unmarked_streams(&self) -> Vec<StreamIndex> {
+        (0..self.timelines.len())
+            .filter(|&slot| {
+                let t = &self.timelines[slot];
+                let covered = t.markers.back().map_or(t.done, |m| m.position);
+                t.life == Life::Alive && covered < t.now
+            })
+            .map(|slot| StreamIndex(slot as u32))
+            .collect()
+    }
+
+    /// Whether some work can no longer be marked, because its stream was destroyed behind the
+    /// pool's back: only synchronising the device tells when it is over.
+    pub(crate) fn has_lost_work(&self) -> bool {
+        self.timelines
+            .iter()
+            .any(|t| t.life == Life::Lost && t.done < t.now)
+    }
+
+    /// The stream is destroyed, or about to be: after its last marker, if `marked`.
+    pub(crate) fn retire(&mut self, stream: StreamIndex, marked: bool) {
+        let timeline = &mut self.timelines[stream.slot()];
+        if timeline.life != Life::Alive {
+            return;
+        }
+        timeline.life = if marked { Life::Retired } else { Life::Lost };
+        self.by_key.remove(&timeline.key);
+        self.alive -= 1;
+    }
+
+    /// Streams that are gone and whose work is completed. The pool moves the free ranges of their
+    /// silos to the common one, then calls [`Order::vacate`].
+    pub(crate) fn finished(&self) -> Vec<StreamIndex> {
+        (0..self.timelines.len())
+            .filter(|&slot| {
+                let t = &self.timelines[slot];
+                matches!(t.life, Life::Retired | Life::Lost) && t.done >= t.now
+            })
+            .map(|slot| StreamIndex(slot as u32))
+            .collect()
+    }
+
+    /// Empties a finished stream's slot, if nothing names it any more.
+    pub(crate) fn vacate(&mut self, stream: StreamIndex) {
+        if self.timelines[stream.slot()].named > 0 {
+            return;
+        }
+        self.timelines[stream.slot()].life = Life::Vacant;
+        self.timelines[stream.slot()].markers.clear();
+        for timeline in &mut self.timelines {
+            timeline.clock.forget(stream);
+            for marker in &mut timeline.markers {
+                marker.clock.forget(stream);
+            }
+        }
+        for knowledge in self.user_events.values_mut() {
+            knowledge.forget(stream);
+        }
+    }
+
+    /// Checks the invariants that can be seen from here.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        for (slot, t) in self.timelines.iter().enumerate() {
+            if t.done > t.now {
+                return Err(format!(
+                    "stream slot {slot}: done {} is past now {}",
+                    t.done, t.now
+                ));
+            }
+            let positions: Vec<u64> = t.markers.iter().map(|m| m.position).collect();
+            if !positions.is_sorted() || positions.last().is_some_and(|&p| p > t.now) {
+                return Err(format!(
+                    "stream slot {slot}: markers out of order: {positions:?}"
+                ));
+            }
+            if t.clock.at(StreamIndex(slot as u32)) > t.now {
+                return Err(format!("stream slot {slot} knows its own future"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

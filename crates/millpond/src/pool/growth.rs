@@ -1,0 +1,436 @@
+//! More backed memory for a request that nothing free can serve.
+//!
+//! A growth has three steps. *Plan*, under the lock: choose the place where the fewest bytes are
+//! missing, take the free neighbours there, claim the address space, and promise the bytes.
+//! *Carry out*, without the lock: make room, create, map. *Settle*, under the lock: either the
+//! block stands, or everything is as it was. Whatever a growth holds between these steps belongs
+//! to nobody else, so nothing that was read before has to be trusted afterwards.
+
+use super::Inner;
+use super::error::Wall;
+use super::reclaim::Vacated;
+use super::state::{Claim, Granted, Need, State};
+use crate::device::{DeviceError, HandleProperties, Status};
+use crate::mapping::{self, Mapping};
+use crate::order::{End, Ends};
+use crate::pages::Handle;
+use crate::space::{Gap, align_up};
+
+/// Why a growth came to nothing.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) wall: Wall,
+    pub(super) error: Option<DeviceError>,
+}
+
+/// Where a block is to stand: parts that are free already, and a range to be backed.
+#[derive(Clone, Copy, Debug)]
+struct Site {
+    block: u64,
+    back_from: u64,
+    back_to: u64,
+    /// Whether more than `back_to` may be backed, up to here.
+    room_to: u64,
+}
+
+impl Site {
+    fn missing(&self) -> u64 {
+        self.back_to - self.back_from
+    }
+}
+
+/// All that a growth holds.
+#[derive(Debug)]
+struct Plan {
+    block: u64,
+    back_from: u64,
+    back_to: u64,
+    below: Option<Claim>,
+    above: Option<Claim>,
+    /// Handles that exist and back nothing.
+    spare: Vec<Handle>,
+    /// Sizes of handles to create; promised.
+    create: Vec<u64>,
+    /// Mappings to take away, for their handles.
+    vacate: Vec<Vacated>,
+}
+
+/// What the planner says.
+enum Planned {
+    Go(Box<Plan>),
+    NeedsAddresses,
+    NoRoom,
+}
+
+impl Inner {
+    /// Grows the pool so that the request is served, with new handles as far as the limit and the
+    /// device allow; with `moving`, also with the handles of wholly free ranges whose uses are
+    /// completed.
+    pub(super) fn grow(&self, need: &Need, moving: bool) -> Result<Granted, Refused> {
+        if !self.device.capabilities().mapping {
+            return self.grow_plain(need);
+        }
+        let mut device_full = false;
+        loop {
+            let planned = self.lock().plan_growth(need, moving, device_full);
+            match planned {
+                Planned::Go(plan) => match self.carry_out(need, *plan) {
+                    Err(refused) if refused.wall == Wall::DeviceFull && moving && !device_full => {
+                        device_full = true;
+                    }
+                    outcome => return outcome,
+                },
+                Planned::NeedsAddresses => match self.reserve_for(need) {
+                    Ok(()) => {}
+                    Err(error) => return self.grow_plain(need).map_err(|_| error),
+                },
+                Planned::NoRoom => {
+                    let wall = if device_full {
+                        Wall::DeviceFull
+                    } else {
+                        Wall::LimitReached
+                    };
+                    return Err(Refused { wall, error: None });
+                }
+            }
+        }
+    }
+
+    /// Reserves address space for a request that fits in no gap: twice what it needs, or a share
+    /// of the device that doubles with each reservation; less where the address space is short.
+    fn reserve_for(&self, need: &Need) -> Result<(), Refused> {
+        let capabilities = self.device.capabilities();
+        let granularity = capabilities.granularity;
+        let alignment = need.alignment.max(granularity);
+        let least = need.size.checked_next_multiple_of(granularity);
+        let Some(least) = least else {
+            return Err(Refused {
+                wall: Wall::AddressSpace,
+                error: None,
+            });
+        };
+        let count = self.lock().reservations.count().min(8) as u32;
+        let usual = capabilities.total_memory.min(FIRST_RESERVATION) << count;
+        let wanted = usual
+            .max(least.saturating_mul(2))
+            .next_multiple_of(granularity);
+        let mut size = wanted;
+        loop {
+            match self.device.reserve(size, alignment) {
+                Ok(base) => {
+                    self.lock().reservations.add(base, size);
+                    return Ok(());
+                }
+                Err(error) if size > least && error.status == Status::OUT_OF_MEMORY => {
+                    size = (size / 2).next_multiple_of(granularity).max(least);
+                }
+                Err(error) => {
+                    return Err(Refused {
+                        wall: Wall::AddressSpace,
+                        error: Some(error),
+                    });
+                }
+            }
+        }
+    }
+
+    fn carry_out(&self, need: &Need, plan: Plan) -> Result<Granted, Refused> {
+        let mut vacated = Vec::new();
+        let mut kept = Vec::new();
+        let mut failure = None;
+        for entry in &plan.vacate {
+            let Mapping { address, handle } = entry.mapping;
+            match self.device.unmap(address, handle.size) {
+                Ok(()) => vacated.push(entry.clone()),
+                Err(error) => {
+                    failure = Some(error);
+                    kept.push(entry.clone());
+                }
+            }
+        }
+        let mut created = Vec::new();
+        for &size in &plan.create {
+            if failure.is_some() {
+                break;
+            }
+            match self.device.create(size, HandleProperties::default()) {
+                Ok(id) => created.push(Handle { size, id }),
+                Err(error) => failure = Some(error),
+            }
+        }
+        // The largest first: where a plan's last handle reaches beyond the block, what is left
+        // over is then in the smallest.
+        let mut handles: Vec<Handle> = plan.spare.clone();
+        handles.extend(vacated.iter().map(|entry| entry.mapping.handle));
+        handles.extend(&created);
+        let mut stranded = Vec::new();
+        let mapped = match failure {
+            Some(error) => Err(error),
+            None => mapping::back(&*self.device, plan.back_from, &handles, &self.grants).map_err(
+                |failed| {
+                    stranded = failed.stranded;
+                    failed.error
+                },
+            ),
+        };
+        let mut state = self.lock();
+        state.pages.created(created.len() as u64);
+        let not_created = plan.create.iter().sum::<u64>() - sum(&created);
+        state.pages.broken_promise(not_created);
+        for entry in vacated {
+            state.settle_vacated(entry);
+        }
+        for entry in kept {
+            state.unclaim(entry.claim);
+        }
+        match mapped {
+            Ok(mappings) => Ok(state.settle_growth(need, plan, mappings)),
+            Err(error) => {
+                handles.retain(|h| stranded.iter().all(|s| s.handle.id != h.id));
+                state.undo_growth(plan, handles, stranded);
+                drop(state);
+                let wall = match error.status {
+                    Status::OUT_OF_MEMORY => Wall::DeviceFull,
+                    _ => Wall::InPieces,
+                };
+                Err(Refused {
+                    wall,
+                    error: Some(error),
+                })
+            }
+        }
+    }
+}
+
+/// Bytes of the first reservation; each further one is twice as large, up to 256 times. Address
+/// space costs nothing until it is mapped, but the process has 128 TiB of it in all.
+const FIRST_RESERVATION: u64 = 64 << 30;
+
+fn sum(handles: &[Handle]) -> u64 {
+    handles.iter().map(|handle| handle.size).sum()
+}
+
+impl State {
+    fn plan_growth(&mut self, need: &Need, moving: bool, device_full: bool) -> Planned {
+        let Some(site) = self.best_site(need) else {
+            return Planned::NeedsAddresses;
+        };
+        let missing = site.missing();
+        let below = self.take_neighbour(need, site.block, site.back_from);
+        let above = self.take_neighbour(need, site.back_to, site.block + need.size);
+        let mut plan = Plan {
+            block: site.block,
+            back_from: site.back_from,
+            back_to: site.back_to,
+            below,
+            above,
+            spare: self.pages.take_spare(missing),
+            create: Vec::new(),
+            vacate: Vec::new(),
+        };
+        let mut got = sum(&plan.spare);
+        if site.back_from + got > site.room_to {
+            // Spare handles that do not fit here serve somebody else.
+            for handle in std::mem::take(&mut plan.spare) {
+                self.pages.put_spare(handle);
+            }
+            got = 0;
+        }
+        let headroom = if device_full {
+            0
+        } else {
+            self.pages.headroom()
+        };
+        if got < missing && moving && headroom < missing - got {
+            let want = missing - got - headroom.min(missing - got);
+            let room = site.room_to - site.back_from - got;
+            plan.vacate = self.take_vacatable(want, room);
+            got += plan
+                .vacate
+                .iter()
+                .map(|entry| entry.mapping.handle.size)
+                .sum::<u64>();
+        }
+        if got < missing {
+            plan.create = self.pages.ladder(missing - got, need.size);
+            let created: u64 = plan.create.iter().sum();
+            if created > headroom {
+                plan.create.clear();
+                self.put_back(plan);
+                return Planned::NoRoom;
+            }
+            self.pages.promise(created);
+            got += created;
+        }
+        plan.back_to = site.back_from + got;
+        self.reservations.claim(plan.back_from, plan.back_to);
+        self.hold(&plan.below);
+        self.hold(&plan.above);
+        Planned::Go(Box::new(plan))
+    }
+
+    /// The place where the fewest bytes are missing; of equal ones the lowest.
+    fn best_site(&self, need: &Need) -> Option<Site> {
+        let gaps = self.reservations.gaps();
+        let sites = gaps.flat_map(|gap| self.sites_in(need, gap));
+        sites.min_by_key(|site| (site.missing(), site.back_from))
+    }
+
+    /// Ways to place the block in a gap: on from what is free below it, down from what is free
+    /// above it, or across it.
+    fn sites_in(&self, need: &Need, gap: Gap) -> Vec<Site> {
+        let granularity = self.pages.granularity();
+        let usable = |id: &crate::space::ExtentId| {
+            self.order.usable(&self.extents.get(*id).ends, need.stream)
+        };
+        let below = if self.reservations.joins(gap.start) {
+            self.extents.free_below_gap(gap.start).filter(usable)
+        } else {
+            None
+        };
+        let above = if self.reservations.joins(gap.end) {
+            self.extents.free_above_gap(gap.end).filter(usable)
+        } else {
+            None
+        };
+        let mut sites = Vec::new();
+        let from = below.map_or(gap.start, |id| self.extents.get(id).address);
+        if let Some(block) = align_up(from, need.alignment)
+            && let Some(end) = block.checked_add(need.size)
+        {
+            // A block that begins beyond the gap's start leaves a hole before it unbacked.
+            let back_from = gap.start.max(block & !(granularity - 1));
+            let upper = end.next_multiple_of(granularity).min(gap.end);
+            let reach = above.map_or(gap.end, |id| self.extents.get(id).end());
+            if back_from < upper && end <= reach {
+                let room_to = gap.end;
+                sites.push(Site {
+                    block,
+                    back_from,
+                    back_to: upper,
+                    room_to,
+                });
+            }
+        }
+        if let Some(above) = above {
+            let over = self.extents.get(above);
+            let inside = need
+                .size
+                .saturating_sub(over.size)
+                .next_multiple_of(granularity);
+            if inside > 0 && inside <= gap.end - gap.start {
+                let back_from = gap.end - inside;
+                let block = back_from;
+                let fits = block.is_multiple_of(need.alignment) && block + need.size <= over.end();
+                if fits {
+                    let room_to = gap.end;
+                    sites.push(Site {
+                        block,
+                        back_from,
+                        back_to: gap.end,
+                        room_to,
+                    });
+                }
+            }
+        }
+        sites
+    }
+
+    /// Takes what is free at `start..end`, which is empty or lies beside a gap.
+    fn take_neighbour(&mut self, _: &Need, start: u64, end: u64) -> Option<Claim> {
+        if start >= end {
+            return None;
+        }
+        let below = self.extents.free_below_gap(end);
+        let id = below.or_else(|| self.extents.free_above_gap(start))?;
+        Some(self.take_across(id, start, end))
+    }
+
+    /// While the lock is open, the ends of what a growth holds must keep their meaning.
+    pub(super) fn hold(&mut self, claim: &Option<Claim>) {
+        for end in claim.iter().flat_map(|claim| claim.ends.iter()) {
+            self.order.name(end.stream);
+        }
+    }
+
+    pub(super) fn unhold(&mut self, claim: &Option<Claim>) {
+        for end in claim.iter().flat_map(|claim| claim.ends.iter()) {
+            self.order.unname(end.stream);
+        }
+    }
+
+    /// Gives back all that a plan took, before anything was done for it.
+    fn put_back(&mut self, plan: Plan) {
+        for claim in [plan.below, plan.above].into_iter().flatten() {
+            self.unclaim(claim);
+        }
+        for handle in plan.spare {
+            self.pages.put_spare(handle);
+        }
+        for entry in plan.vacate {
+            self.unclaim(entry.claim);
+        }
+    }
+
+    fn settle_growth(&mut self, need: &Need, plan: Plan, mappings: Vec<Mapping>) -> Granted {
+        self.unhold(&plan.below);
+        self.unhold(&plan.above);
+        for mapping in mappings {
+            self.mappings.add(mapping);
+        }
+        let size = plan.back_to - plan.back_from;
+        let link_below = self.reservations.joins(plan.back_from);
+        let link_above = self.reservations.joins(plan.back_to);
+        let backed = self
+            .extents
+            .insert_taken(plan.back_from, size, link_below, link_above);
+        let mut whole = match plan.below {
+            Some(below) => self.extents.join_taken(below.extent, backed),
+            None => backed,
+        };
+        if let Some(above) = plan.above {
+            whole = self.extents.join_taken(whole, above.extent);
+        }
+        self.cut_out(need, whole, plan.block)
+    }
+
+    /// Makes the block out of a taken extent that holds it, and frees what is left over: memory
+    /// that nobody has used yet, and that is the asking stream's first.
+    pub(super) fn cut_out(
+        &mut self,
+        need: &Need,
+        whole: crate::space::ExtentId,
+        block: u64,
+    ) -> Granted {
+        let unused = Ends::from(End {
+            stream: need.stream,
+            position: 0,
+        });
+        let mut extent = whole;
+        if self.extents.get(whole).address < block {
+            extent = self.extents.split_taken(whole, block);
+            self.extents.free_extent(whole, unused.clone());
+        }
+        if self.extents.get(extent).end() > block + need.size {
+            let rest = self.extents.split_taken(extent, block + need.size);
+            self.extents.free_extent(rest, unused);
+        }
+        self.hand_out(need, extent)
+    }
+
+    fn undo_growth(&mut self, plan: Plan, handles: Vec<Handle>, stranded: Vec<Mapping>) {
+        self.unhold(&plan.below);
+        self.unhold(&plan.above);
+        for claim in [plan.below, plan.above].into_iter().flatten() {
+            self.unclaim(claim);
+        }
+        for handle in handles {
+            self.pages.put_spare(handle);
+        }
+        self.reservations.unclaim(plan.back_from, plan.back_to);
+        for mapping in stranded {
+            self.reservations.claim(mapping.address, mapping.end());
+            self.stranded.push(mapping);
+        }
+    }
+}

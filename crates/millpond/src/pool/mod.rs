@@ -1,0 +1,342 @@
+//! The pool: allocate, use, free; growth, reclaim and the ladder when memory runs out.
+//!
+//! A pool hands out memory of one device in stream order. What is freed on a stream can be used
+//! again on that stream at once; on others when it is ordered or completed, or after a wait that
+//! the pool inserts when nothing else is left.
+//!
+//! # Invariants
+//!
+//! 1. No lock is held while the device is called. What a call has taken for itself (see
+//!    `growth`) belongs to it until it is settled.
+//! 2. A call that fails gives back everything it took.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod growth;
+mod ladder;
+mod plain;
+mod reclaim;
+mod state;
+mod statistics;
+mod streams;
+mod teardown;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
+pub use statistics::Statistics;
+
+use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, StreamId};
+use crate::order::EventPool;
+use crate::pages::Pages;
+use crate::space::{GRAIN, align_up};
+use state::{Need, State};
+
+/// A pool of one device's memory. Clones are the same pool.
+///
+/// The pool goes when its last clone and its last [`Block`] are gone: it then waits for the
+/// device to finish the work that may still use its memory, and gives everything back. Blocks
+/// that were turned into raw addresses and never freed go with it.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    device: Arc<dyn Device>,
+    events: Arc<EventPool>,
+    /// Who may touch the pool's memory.
+    grants: Vec<AccessGrant>,
+    /// Whether the device is asked which stream a handle value stands for.
+    identify_streams: bool,
+    state: Mutex<State>,
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere, under the lock, is a bug in this crate; the rest of the process can
+        // still do no better than go on.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a pool is to be.
+#[derive(Debug)]
+pub struct PoolBuilder {
+    device: Arc<dyn Device>,
+    limit: u64,
+    streams_declared: bool,
+}
+
+impl PoolBuilder {
+    /// Bytes that the pool may take from the device at most. Without it: all the device has.
+    #[must_use]
+    pub fn limit(mut self, bytes: u64) -> PoolBuilder {
+        self.limit = bytes;
+        self
+    }
+
+    /// Promises that every stream is announced to [`Pool::stream_destroyed`] before it is
+    /// destroyed, or is never destroyed.
+    ///
+    /// A driver may give the handle value of a destroyed stream to a new one, which comes after
+    /// nothing that the old one did. Without this promise the pool therefore asks the driver at
+    /// each call which stream a value stands for (60 ns on an H200); with it, it does not.
+    #[must_use]
+    pub fn streams_declared(mut self) -> PoolBuilder {
+        self.streams_declared = true;
+        self
+    }
+
+    /// Builds the pool. It takes no memory until something is allocated.
+    pub fn build(self) -> Result<Pool, PoolError> {
+        let capabilities = self.device.capabilities();
+        let granularity = capabilities.granularity;
+        if self.limit < granularity {
+            return Err(PoolError::LimitTooSmall {
+                limit: self.limit,
+                granularity,
+            });
+        }
+        let accessor = Accessor::Device(capabilities.ordinal);
+        let grants = vec![AccessGrant {
+            accessor,
+            protection: Protection::ReadWrite,
+        }];
+        let events = EventPool::new(Arc::clone(&self.device));
+        let state = Mutex::new(State::new(Pages::new(granularity, self.limit)));
+        let identify_streams = capabilities.stream_values_recur && !self.streams_declared;
+        let inner = Inner {
+            device: self.device,
+            events,
+            grants,
+            identify_streams,
+            state,
+        };
+        Ok(Pool {
+            inner: Arc::new(inner),
+        })
+    }
+}
+
+/// What is asked of [`Pool::allocate_with`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    size: u64,
+    alignment: u64,
+    stream: StreamId,
+}
+
+impl Request {
+    /// `size` bytes for a stream, aligned to 256 bytes.
+    pub fn new(size: u64, stream: StreamId) -> Request {
+        Request {
+            size,
+            alignment: GRAIN,
+            stream,
+        }
+    }
+
+    /// Asks for another alignment, in bytes: a power of two. Less than 256 gives 256.
+    #[must_use]
+    pub fn alignment(mut self, alignment: u64) -> Request {
+        self.alignment = alignment;
+        self
+    }
+}
+
+impl Pool {
+    /// Begins to build a pool on a device.
+    pub fn builder(device: Arc<dyn Device>) -> PoolBuilder {
+        PoolBuilder {
+            device,
+            limit: u64::MAX,
+            streams_declared: false,
+        }
+    }
+
+    /// The device whose memory the pool hands out.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.inner.device
+    }
+
+    /// Allocates `size` bytes, aligned to 256, for use on `stream`.
+    ///
+    /// The memory may be used by whatever the stream is given from now on; by other streams once
+    /// they are ordered after that, and once [`Block::use_on`] says so. Its content is undefined.
+    /// Zero bytes give a block of its own address, of which nothing may be touched.
+    pub fn allocate(&self, size: u64, stream: StreamId) -> Result<Block, AllocError> {
+        self.allocate_with(Request::new(size, stream))
+    }
+
+    /// Allocates with further wishes: see [`Request`].
+    pub fn allocate_with(&self, request: Request) -> Result<Block, AllocError> {
+        let Request {
+            size: requested,
+            alignment,
+            stream,
+        } = request;
+        if !alignment.is_power_of_two() {
+            return Err(AllocError::BadAlignment { alignment });
+        }
+        let device_failed = |error| AllocError::Device { requested, error };
+        let key = self.inner.stream_key(stream).map_err(device_failed)?;
+        let mut state = self.inner.lock();
+        let need = Need {
+            requested,
+            size: align_up(requested.max(1), GRAIN).unwrap_or(u64::MAX),
+            alignment: alignment.max(GRAIN),
+            key,
+            stream: state.stream(key),
+        };
+        let granted = match state.claim_usable(&need) {
+            Some(claim) => state.hand_out(&need, claim.extent),
+            None => {
+                drop(state);
+                self.inner.allocate_slowly(need)?
+            }
+        };
+        Ok(Block {
+            inner: Arc::clone(&self.inner),
+            address: granted.address,
+            size: requested,
+            serial: granted.serial,
+        })
+    }
+
+    /// Frees the block that starts at a raw address ([`Block::into_raw`]), in the order of the
+    /// streams that used it.
+    pub fn free(&self, address: u64) -> Result<(), BlockError> {
+        self.inner.free_block(address, None)
+    }
+
+    /// Says that the block that starts at a raw address is used on a further stream from now on.
+    pub fn use_on(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
+        self.inner.use_block(address, stream)
+    }
+
+    /// What the pool holds.
+    pub fn statistics(&self) -> Statistics {
+        self.inner.lock().statistics()
+    }
+
+    /// Begins the high watermarks again at the current values.
+    pub fn reset_peaks(&self) {
+        let mut state = self.inner.lock();
+        state.pages.reset_peak();
+        state.blocks.reset_peak();
+    }
+
+    /// The most bytes that the pool takes from the device.
+    pub fn limit(&self) -> u64 {
+        self.inner.lock().pages.limit()
+    }
+
+    /// Changes the limit. What the pool has beyond it stays until it is freed and trimmed; until
+    /// then the pool does not grow.
+    pub fn set_limit(&self, bytes: u64) {
+        self.inner.lock().pages.set_limit(bytes);
+    }
+
+    /// Gives memory back to the device that nothing uses, until at most `keep` bytes are
+    /// reserved. Gives the bytes released.
+    ///
+    /// Waits for nothing: memory whose last use is not seen to be completed stays. Synchronise
+    /// first ([`Pool::synchronize`]) to give back all that is free.
+    pub fn trim(&self, keep: u64) -> Result<u64, DeviceError> {
+        self.inner.observe(true);
+        self.inner.trim_to(keep)
+    }
+
+    /// Checks the pool's own bookkeeping. For tests: it looks at everything.
+    ///
+    /// What other threads have in flight is not an error, but to see every byte accounted for, let
+    /// nothing run beside it.
+    #[doc(hidden)]
+    pub fn validate(&self) -> Result<(), String> {
+        self.inner.lock().validate()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("device", &self.inner.device.capabilities().name)
+            .field("statistics", &self.statistics())
+            .finish()
+    }
+}
+
+/// A block of memory. Dropping it frees it, in the order of the streams that used it; nothing
+/// waits for that.
+#[must_use = "a block that is not kept is freed at once"]
+pub struct Block {
+    inner: Arc<Inner>,
+    address: u64,
+    size: u64,
+    serial: u64,
+}
+
+impl Block {
+    /// Where it starts, on the device.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The bytes that were asked for.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Says that the block is used on a further stream from now on, until it is freed. Whether
+    /// that stream's work comes after the allocation is the caller's business; the pool sees to it
+    /// that nobody gets the memory before the stream is done with it.
+    pub fn use_on(&self, stream: StreamId) -> Result<(), BlockError> {
+        self.inner.use_block(self.address, stream)
+    }
+
+    /// Frees the block, as dropping it does, and says if that failed.
+    pub fn free(self) -> Result<(), BlockError> {
+        let result = self.inner.free_block(self.address, Some(self.serial));
+        self.forget();
+        result
+    }
+
+    /// Gives the bare address, for C and for those who keep their own books: it is freed by
+    /// [`Pool::free`].
+    pub fn into_raw(self) -> u64 {
+        let address = self.address;
+        self.forget();
+        address
+    }
+
+    /// Drops the block without freeing it, but lets go of the pool.
+    fn forget(mut self) {
+        self.serial = FORGOTTEN;
+    }
+}
+
+/// The serial number of a block that is no longer its holder's; no block ever has it.
+const FORGOTTEN: u64 = u64::MAX;
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.serial == FORGOTTEN {
+            return;
+        }
+        if let Err(error) = self.inner.free_block(self.address, Some(self.serial)) {
+            tracing::error!(%error, "a block could not be freed when it was dropped");
+        }
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({:#x}, {} bytes)", self.address, self.size)
+    }
+}
+
+#[cfg(test)]
+mod tests;

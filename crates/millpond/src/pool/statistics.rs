@@ -1,0 +1,71 @@
+//! One picture of a pool at one moment.
+
+use super::state::State;
+
+/// What a pool holds. All values are taken at one moment, under one lock, and agree with each
+/// other: `reserved_bytes = live_rounded_bytes + free_bytes + in_transit_bytes`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Statistics {
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// Bytes asked for and not freed.
+    pub live_bytes: u64,
+    /// Bytes that the live blocks take, rounding included.
+    pub live_rounded_bytes: u64,
+    /// The highest `live_bytes` since the pool was made, or since the peaks were reset.
+    pub peak_live_bytes: u64,
+    /// Bytes of the physical handles that exist, mapped or not, and of plain allocations.
+    pub reserved_bytes: u64,
+    /// The highest `reserved_bytes` since the pool was made, or since the peaks were reset.
+    pub peak_reserved_bytes: u64,
+    /// Bytes free in the pool: for somebody at once, or after a wait, or after mapping.
+    pub free_bytes: u64,
+    /// Of the free bytes: freed by the host, but not known to be done with by the device.
+    pub pending_bytes: u64,
+    /// Of the free bytes: in handles that are mapped nowhere.
+    pub unmapped_bytes: u64,
+    /// Bytes on their way: being created, mapped, or withheld after a failed unmapping.
+    pub in_transit_bytes: u64,
+    /// Physical handles that exist.
+    pub handles: u64,
+    /// Bytes of address space reserved.
+    pub address_space_bytes: u64,
+    /// Waits that the pool inserted into streams.
+    pub waits_inserted: u64,
+    /// Events that the pool recorded.
+    pub events_recorded: u64,
+    /// Events that the pool queried.
+    pub event_queries: u64,
+}
+
+impl State {
+    pub(super) fn statistics(&self) -> Statistics {
+        let pending = self.extents.free().filter(|&id| {
+            let ends = &self.extents.get(id).ends;
+            !self.order.completed(ends)
+        });
+        let pending_bytes = pending.map(|id| self.extents.get(id).size).sum();
+        let unmapped_bytes = self.pages.spare_bytes();
+        let free_bytes = self.extents.free_bytes() + unmapped_bytes;
+        let reserved_bytes = self.pages.reserved();
+        let live_rounded_bytes = self.blocks.live_rounded();
+        Statistics {
+            live_blocks: self.blocks.count(),
+            live_bytes: self.blocks.live_bytes(),
+            live_rounded_bytes,
+            peak_live_bytes: self.blocks.peak_live(),
+            reserved_bytes,
+            peak_reserved_bytes: self.pages.peak_reserved(),
+            free_bytes,
+            pending_bytes,
+            unmapped_bytes,
+            in_transit_bytes: reserved_bytes.saturating_sub(live_rounded_bytes + free_bytes),
+            handles: self.pages.handles(),
+            address_space_bytes: self.reservations.bytes(),
+            waits_inserted: self.counters.waits_inserted,
+            events_recorded: self.counters.events_recorded,
+            event_queries: self.counters.event_queries,
+        }
+    }
+}

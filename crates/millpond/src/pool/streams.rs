@@ -1,0 +1,256 @@
+//! What the pool tells streams and hears of them: frees, uses, the caller's events and
+//! synchronisations, and the pool's own markers.
+
+use std::sync::Arc;
+
+use super::error::BlockError;
+use super::{Inner, Pool};
+use crate::device::{DeviceError, EventId, StreamId};
+use crate::order::{Marker, MarkerRequest, StreamKey};
+
+impl Inner {
+    /// How the pool tells this stream from others. Asks the device only where the handle's value
+    /// is not enough.
+    pub(super) fn stream_key(&self, stream: StreamId) -> Result<StreamKey, DeviceError> {
+        match stream {
+            // Two names of the legacy stream.
+            StreamId::DEFAULT | StreamId::LEGACY => Ok(StreamKey {
+                stream: StreamId::DEFAULT,
+                identity: 0,
+            }),
+            _ if stream == StreamId::PER_THREAD || self.identify_streams => Ok(StreamKey {
+                stream,
+                identity: self.device.stream_identity(stream)?,
+            }),
+            _ => Ok(StreamKey {
+                stream,
+                identity: 0,
+            }),
+        }
+    }
+
+    /// The stream on which an event can be recorded for another one. A per-thread stream can be
+    /// named by its own thread alone; from elsewhere the legacy stream stands in, which comes
+    /// after all work of the streams that are ordered with it, the per-thread ones among them.
+    fn recordable(&self, key: StreamKey) -> Result<StreamId, DeviceError> {
+        if key.stream == StreamId::PER_THREAD
+            && self.device.stream_identity(StreamId::PER_THREAD)? != key.identity
+        {
+            return Ok(StreamId::LEGACY);
+        }
+        Ok(key.stream)
+    }
+
+    /// Records a marker that was asked for.
+    pub(super) fn mark(&self, request: MarkerRequest) -> Result<(), DeviceError> {
+        let event = self.events.take()?;
+        self.device
+            .record_event(event.id(), self.recordable(request.key)?)?;
+        let mut state = self.lock();
+        state.counters.events_recorded += 1;
+        state.order.marked(request, event);
+        Ok(())
+    }
+
+    pub(super) fn free_block(&self, address: u64, serial: Option<u64>) -> Result<(), BlockError> {
+        let requests = self.lock().free_block(address, serial)?;
+        for request in requests {
+            // The block is free in any case; without this marker others only learn of it later.
+            if let Err(error) = self.mark(request) {
+                tracing::debug!(%error, "a marker could not be recorded");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn use_block(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
+        let key = self.stream_key(stream)?;
+        self.lock().use_on(address, key)
+    }
+
+    /// Looks which markers have completed. With `mark_all`, records one first on every stream
+    /// that has freed something since its last one.
+    pub(super) fn observe(&self, mark_all: bool) {
+        if mark_all {
+            let requests: Vec<MarkerRequest> = {
+                let mut state = self.lock();
+                let streams = state.order.unmarked_streams();
+                streams
+                    .into_iter()
+                    .filter_map(|s| state.order.marker_request(s))
+                    .collect()
+            };
+            for request in requests {
+                if let Err(error) = self.mark(request) {
+                    tracing::debug!(%error, "a marker could not be recorded");
+                }
+            }
+        }
+        let mut oldest = self.lock().order.oldest_markers();
+        while !oldest.is_empty() {
+            let completed: Vec<Marker> = oldest
+                .into_iter()
+                .filter(|marker| self.is_completed(marker))
+                .collect();
+            let mut state = self.lock();
+            for marker in &completed {
+                state.order.marker_completed(marker);
+            }
+            // Where the oldest was done, the next may be.
+            let streams: Vec<_> = completed.iter().map(|marker| marker.stream).collect();
+            oldest = state.order.oldest_markers();
+            oldest.retain(|marker| streams.contains(&marker.stream));
+        }
+        self.lock().settle_finished_streams();
+    }
+
+    fn is_completed(&self, marker: &Marker) -> bool {
+        let answer = self.device.query_event(marker.event.id());
+        self.lock().counters.event_queries += 1;
+        // A failed query is not a completion.
+        answer.unwrap_or_else(|error| {
+            tracing::debug!(%error, "a marker could not be queried");
+            false
+        })
+    }
+
+    /// Waits on the host for one marker.
+    pub(super) fn await_marker(&self, marker: &Marker) -> Result<(), DeviceError> {
+        self.device.synchronize_event(marker.event.id())?;
+        self.lock().order.marker_completed(marker);
+        Ok(())
+    }
+}
+
+/// The caller's own order, made through the pool or told to it, so that memory can be used again
+/// across streams where the caller has ordered them anyway.
+impl Pool {
+    /// Records the caller's event on a stream ([`Device::record_event`]), and remembers what it
+    /// stands for.
+    ///
+    /// [`Device::record_event`]: crate::device::Device::record_event
+    pub fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
+        let key = self.inner.stream_key(stream)?;
+        // What the stream knows before the event is recorded is what the event surely stands for.
+        let knowledge = {
+            let mut state = self.inner.lock();
+            let index = state.stream(key);
+            state.order.forget_event(event);
+            state.order.knowledge(index)
+        };
+        self.inner.device.record_event(event, stream)?;
+        self.inner.lock().order.remember_event(event, knowledge);
+        Ok(())
+    }
+
+    /// Lets a stream wait for the caller's event ([`Device::wait_event`]). If it was recorded
+    /// through the pool, the pool knows from then on that the stream comes after it.
+    ///
+    /// [`Device::wait_event`]: crate::device::Device::wait_event
+    pub fn wait_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        let key = self.inner.stream_key(stream)?;
+        let knowledge = self.inner.lock().order.event_knowledge(event);
+        self.inner.device.wait_event(stream, event)?;
+        if let Some(knowledge) = knowledge {
+            let mut state = self.inner.lock();
+            let index = state.stream(key);
+            state.order.learn(index, &knowledge);
+        }
+        Ok(())
+    }
+
+    /// Forgets the caller's event: it is about to be destroyed, or recorded behind the pool's
+    /// back.
+    pub fn forget_event(&self, event: EventId) {
+        self.inner.lock().order.forget_event(event);
+    }
+
+    /// Waits on the host for a stream. Everything it did is then known to be completed.
+    pub fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
+        let key = self.inner.stream_key(stream)?;
+        let knowledge = {
+            let mut state = self.inner.lock();
+            let index = state.stream(key);
+            state.order.knowledge(index)
+        };
+        self.inner.device.synchronize_stream(stream)?;
+        self.inner.lock().order.completed_knowledge(&knowledge);
+        Ok(())
+    }
+
+    /// Waits on the host for the whole device. Everything freed so far is then free for all.
+    pub fn synchronize(&self) -> Result<(), DeviceError> {
+        self.inner.synchronize()
+    }
+
+    /// Says that a stream is about to be destroyed. What was freed on it is not lost: others can
+    /// use it once the stream's work is done. To be called before the stream is destroyed.
+    pub fn stream_destroyed(&self, stream: StreamId) -> Result<(), DeviceError> {
+        let key = self.inner.stream_key(stream)?;
+        let (index, request) = {
+            let mut state = self.inner.lock();
+            let Some(index) = state.order.known(key) else {
+                return Ok(());
+            };
+            (index, state.order.marker_request(index))
+        };
+        let marked = match request {
+            Some(request) => self.inner.mark(request),
+            None => Ok(()),
+        };
+        let mut state = self.inner.lock();
+        state.order.retire(index, marked.is_ok());
+        state.settle_finished_streams();
+        marked
+    }
+}
+
+impl Inner {
+    pub(super) fn synchronize(self: &Inner) -> Result<(), DeviceError> {
+        let everything = self.lock().order.everything();
+        self.device.synchronize()?;
+        let mut state = self.lock();
+        state.order.completed_knowledge(&everything);
+        state.settle_finished_streams();
+        Ok(())
+    }
+
+    /// Inserts into a stream the waits that it needs before it may use memory with these ends.
+    pub(super) fn insert_waits(
+        &self,
+        stream: StreamKey,
+        missing: &[crate::order::End],
+    ) -> Result<(), DeviceError> {
+        for &end in missing {
+            let (marker, asker) = {
+                let mut state = self.lock();
+                let asker = state.stream(stream);
+                if state.order.is_before(end, asker) {
+                    continue;
+                }
+                match state.order.marker_for(end) {
+                    Some(marker) => (marker, asker),
+                    None => {
+                        let request = state.order.marker_request(end.stream);
+                        drop(state);
+                        if let Some(request) = request {
+                            self.mark(request)?;
+                        }
+                        let Some(marker) = self.lock().order.marker_for(end) else {
+                            // Nothing can be recorded there any more: the whole device it is.
+                            self.synchronize()?;
+                            continue;
+                        };
+                        (marker, asker)
+                    }
+                }
+            };
+            self.device
+                .wait_event(stream.stream, Arc::clone(&marker.event).id())?;
+            let mut state = self.lock();
+            state.counters.waits_inserted += 1;
+            state.order.waited(asker, &marker);
+        }
+        Ok(())
+    }
+}

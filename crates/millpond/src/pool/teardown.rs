@@ -1,0 +1,77 @@
+//! The end of a pool: everything goes back to the device, and nothing is taken from under work
+//! that still runs.
+//!
+//! Where the device can no longer be asked (the driver is gone with the process, the process is a
+//! fork, or the device is lost), nothing is called any more: the process's end takes the memory.
+
+use super::Inner;
+use crate::device::{DeviceError, Status};
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let (blocks, live, idle) = {
+            let state = self.lock();
+            let idle = state.pages.handles() == 0
+                && state.plain.is_empty()
+                && state.reservations.count() == 0;
+            (state.blocks.count(), state.blocks.live_bytes(), idle)
+        };
+        if idle {
+            return;
+        }
+        if blocks > 0 {
+            tracing::warn!(
+                blocks,
+                bytes = live,
+                "a pool is dropped with raw blocks not freed"
+            );
+        }
+        // Every use of the pool's memory is over when the device has nothing left to do.
+        if let Err(error) = self.device.synchronize() {
+            if error.status != Status::DEINITIALIZED {
+                tracing::warn!(%error, "a pool's memory stays until the process ends");
+            }
+            return;
+        }
+        if let Err(error) = self.give_everything_back() {
+            tracing::warn!(%error, "some of a pool's memory stays until the process ends");
+        }
+    }
+}
+
+impl Inner {
+    /// Unmaps and releases everything. Goes on after a failure, and gives the first one.
+    fn give_everything_back(&mut self) -> Result<(), DeviceError> {
+        let device = &self.device;
+        let state = self
+            .state
+            .get_mut()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut first = Ok(());
+        let mut note = |result: Result<(), DeviceError>| {
+            let succeeded = result.is_ok();
+            if first.is_ok() {
+                first = result;
+            }
+            succeeded
+        };
+        let stranded = std::mem::take(&mut state.stranded);
+        for mapping in state.mappings.iter().chain(stranded) {
+            // A handle that is still mapped is released all the same: its memory goes with its
+            // last mapping (contract, rule 7).
+            note(device.unmap(mapping.address, mapping.handle.size));
+            note(device.release(mapping.handle.id));
+        }
+        for handle in state.pages.take_all_spare() {
+            note(device.release(handle.id));
+        }
+        for &address in state.plain.keys() {
+            note(device.free(address));
+            state.reservations.remove(address);
+        }
+        for (base, size) in state.reservations.iter() {
+            note(device.free_reservation(base, size));
+        }
+        first
+    }
+}
