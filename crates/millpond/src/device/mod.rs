@@ -1,7 +1,7 @@
 //! What the pool needs of a device, and the rules that every device keeps.
 //!
-//! [`Device`] is the contract. Three implementations stand behind it: [`cuda`](self) (the NVIDIA
-//! driver), [`host`](self) (real bytes in mapped pages of this machine) and [`sim`](self) (no
+//! [`Device`] is the contract. Three implementations stand behind it: [`cuda`] (the NVIDIA
+//! driver), [`host`] (real bytes in mapped pages of this machine) and [`sim`] (no
 //! bytes, virtual time). The emulations refuse whatever the driver refuses, with the driver's
 //! codes, so that a pool that works on them works on a GPU.
 //!
@@ -47,6 +47,7 @@
 //!
 //! Calls may be made from any thread, with any current context or none.
 
+pub mod cuda;
 #[cfg_attr(
     not(test),
     allow(
@@ -67,6 +68,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use cuda::CudaDevice;
 pub use error::{Call, DeviceError, Status};
 pub use faults::Faults;
 pub use host::HostDevice;
