@@ -60,6 +60,7 @@ mod error;
 mod faults;
 pub mod host;
 mod observe;
+pub mod sim;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -70,6 +71,7 @@ pub use error::{Call, DeviceError, Status};
 pub use faults::Faults;
 pub use host::HostDevice;
 pub use observe::{CallRecord, Observed, Observer, Outcome};
+pub use sim::SimDevice;
 
 /// A physical handle (`CUmemGenericAllocationHandle`): memory without an address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
