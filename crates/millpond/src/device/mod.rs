@@ -58,7 +58,9 @@
 mod emulation;
 mod error;
 mod faults;
+pub mod host;
 mod observe;
+pub mod sim;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -67,7 +69,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use error::{Call, DeviceError, Status};
 pub use faults::Faults;
+pub use host::HostDevice;
 pub use observe::{CallRecord, Observed, Observer, Outcome};
+pub use sim::SimDevice;
 
 /// A physical handle (`CUmemGenericAllocationHandle`): memory without an address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -262,6 +262,17 @@ impl MemoryRules {
         Ok(pieces)
     }
 
+    /// On how many of its two sides a range meets a mapping.
+    pub(crate) fn mapped_neighbours(&self, address: u64, size: u64) -> u64 {
+        let before = address.checked_sub(1);
+        let after = address.checked_add(size);
+        [before, after]
+            .into_iter()
+            .flatten()
+            .filter(|&side| self.mapping_at(side).is_some())
+            .count() as u64
+    }
+
     fn backing_at(
         &self,
         call: Call,

@@ -21,6 +21,7 @@ mod mapping;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
@@ -108,6 +109,7 @@ impl MemoryRules {
 
     /// Whether a reservation of this size and alignment may be asked for.
     pub(crate) fn check_reserve(&self, size: u64, alignment: u64) -> Result<(), DeviceError> {
+        self.check_mapping_supported(Call::Reserve)?;
         self.check_granularity(Call::Reserve, "size", size)?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(invalid(
@@ -126,6 +128,29 @@ impl MemoryRules {
             ));
         }
         Ok(())
+    }
+
+    /// The lowest address in `within` where `size` bytes, so aligned, meet no reservation and no
+    /// plain allocation. The alignment is zero or a power of two.
+    ///
+    /// For devices that choose addresses themselves. Takes time by the number of those.
+    pub(crate) fn free_address(
+        &self,
+        within: Range<u64>,
+        size: u64,
+        alignment: u64,
+    ) -> Option<u64> {
+        let align = |address: u64| address.checked_next_multiple_of(alignment.max(1));
+        let mut candidate = align(within.start)?;
+        let taken = self.reservations.range(within.clone());
+        let taken = taken.chain(self.allocations.range(within.clone()));
+        for (&base, &length) in taken {
+            if candidate.checked_add(size)? <= base {
+                break;
+            }
+            candidate = align(candidate.max(base.checked_add(length)?))?;
+        }
+        (candidate.checked_add(size)? <= within.end).then_some(candidate)
     }
 
     /// The address range now is a reservation.
@@ -173,6 +198,11 @@ impl MemoryRules {
         self.reservations.remove(&base);
     }
 
+    /// Every reservation: base and size.
+    pub(crate) fn reservations(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.reservations.iter().map(|(&base, &size)| (base, size))
+    }
+
     // --- Physical memory ---------------------------------------------------------------------
 
     /// Rule 1, the memory left, and what the device can do at all.
@@ -182,6 +212,7 @@ impl MemoryRules {
         properties: HandleProperties,
     ) -> Result<(), DeviceError> {
         let call = Call::Create;
+        self.check_mapping_supported(call)?;
         self.check_granularity(call, "size", size)?;
         self.check_share(call, properties.share)?;
         if properties.rdma && !self.capabilities.rdma {
@@ -324,7 +355,24 @@ impl MemoryRules {
         }
     }
 
+    /// Every plain allocation: address and size.
+    pub(crate) fn allocations(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.allocations
+            .iter()
+            .map(|(&address, &size)| (address, size))
+    }
+
     // --- What several of them need -----------------------------------------------------------
+
+    fn check_mapping_supported(&self, call: Call) -> Result<(), DeviceError> {
+        if self.capabilities.mapping {
+            return Ok(());
+        }
+        Err(unsupported(
+            call,
+            "this device has no mapped memory; allocate plain memory instead",
+        ))
+    }
 
     fn check_granularity(&self, call: Call, what: &str, value: u64) -> Result<(), DeviceError> {
         let granularity = self.capabilities.granularity;

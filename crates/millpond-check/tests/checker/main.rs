@@ -1,0 +1,5 @@
+//! The checker on hand-made logs: for each rule one that breaks it, and one close by that does not.
+
+mod log;
+mod memory;
+mod order;

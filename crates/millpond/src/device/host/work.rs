@@ -1,0 +1,146 @@
+//! What streams do to bytes: fill, compare, copy.
+//!
+//! A range is worked on in chunks, and what lies there is looked up anew for each: memory that is
+//! unmapped while work on it is queued or running is found missing, and the work ends with illegal
+//! address, as it would on a device.
+#![forbid(unsafe_code)]
+
+use super::space::AddressSpace;
+use crate::device::{Call, DeviceError, Findings, Pattern, Protection};
+
+/// Bytes worked on between two looks at what is mapped.
+const CHUNK: u64 = 1 << 20;
+
+/// Bytes moved at once; small enough to stay in a core's nearest cache. Divides `CHUNK`, and is a
+/// multiple of a pattern's word, so that each block begins with the word's first byte.
+const BLOCK: usize = 16 << 10;
+
+const WORD: usize = size_of::<u64>();
+
+fn block_of(pattern: Pattern) -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
+    for word in block.chunks_exact_mut(WORD) {
+        word.copy_from_slice(&pattern.0.to_le_bytes());
+    }
+    block
+}
+
+/// Cuts a size into steps: the offset and the length of each.
+fn steps(size: u64, step: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..size.div_ceil(step)).map(move |n| (n * step, step.min(size - n * step)))
+}
+
+fn blocks(size: u64) -> impl Iterator<Item = (u64, usize)> {
+    // A block's length fits, since it is at most `BLOCK`.
+    steps(size, BLOCK as u64).map(|(offset, length)| (offset, length as usize))
+}
+
+/// Fills a range with a pattern.
+pub(super) fn fill(
+    space: &AddressSpace,
+    address: u64,
+    size: u64,
+    pattern: Pattern,
+) -> Result<(), DeviceError> {
+    let block = block_of(pattern);
+    for (start, length) in steps(size, CHUNK) {
+        let held = space.hold();
+        let bytes = held.bytes(Call::Fill, address + start, length, Protection::ReadWrite)?;
+        for (offset, length) in blocks(length) {
+            bytes.store(offset, &block[..length]);
+        }
+    }
+    Ok(())
+}
+
+/// Compares a range with a pattern.
+pub(super) fn verify(
+    space: &AddressSpace,
+    address: u64,
+    size: u64,
+    pattern: Pattern,
+    findings: &Findings,
+) -> Result<(), DeviceError> {
+    let expected = block_of(pattern);
+    let mut found = [0; BLOCK];
+    for (start, length) in steps(size, CHUNK) {
+        let held = space.hold();
+        let bytes = held.bytes(Call::Verify, address + start, length, Protection::Read)?;
+        for (offset, length) in blocks(length) {
+            let found = &mut found[..length];
+            bytes.load(offset, found);
+            if found != &expected[..length] {
+                report(found, pattern, findings);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Counts what is wrong in a block. The last word may be cut; its missing bytes count as zero.
+fn report(found: &[u8], pattern: Pattern, findings: &Findings) {
+    let mut wrong_bytes = 0;
+    let mut wrong_word = 0;
+    for bytes in found.chunks(WORD) {
+        let mut word = [0; WORD];
+        word[..bytes.len()].copy_from_slice(bytes);
+        let word = u64::from_le_bytes(word);
+        let difference = (word ^ pattern.0).to_le_bytes();
+        let wrong = difference[..bytes.len()]
+            .iter()
+            .filter(|&&byte| byte != 0)
+            .count();
+        if wrong > 0 {
+            wrong_bytes += wrong as u64;
+            wrong_word = word;
+        }
+    }
+    findings.report(wrong_bytes, wrong_word);
+}
+
+/// Copies a range to another.
+pub(super) fn copy(
+    space: &AddressSpace,
+    destination: u64,
+    source: u64,
+    size: u64,
+) -> Result<(), DeviceError> {
+    let mut block = [0; BLOCK];
+    for (start, length) in steps(size, CHUNK) {
+        let held = space.hold();
+        let from = held.bytes(Call::Copy, source + start, length, Protection::Read)?;
+        let to = held.bytes(
+            Call::Copy,
+            destination + start,
+            length,
+            Protection::ReadWrite,
+        )?;
+        for (offset, length) in blocks(length) {
+            let block = &mut block[..length];
+            from.load(offset, block);
+            to.store(offset, block);
+        }
+    }
+    Ok(())
+}
+
+/// Reads bytes for the host.
+pub(super) fn read(space: &AddressSpace, address: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+    let held = space.hold();
+    let bytes = held.bytes(Call::Copy, address, into.len() as u64, Protection::Read)?;
+    bytes.load(0, into);
+    Ok(())
+}
+
+/// Writes bytes for the host.
+pub(super) fn write(space: &AddressSpace, address: u64, from: &[u8]) -> Result<(), DeviceError> {
+    let held = space.hold();
+    let bytes = held.bytes(
+        Call::Copy,
+        address,
+        from.len() as u64,
+        Protection::ReadWrite,
+    )?;
+    bytes.store(0, from);
+    Ok(())
+}
