@@ -217,6 +217,7 @@ impl Judge {
             stream,
         };
         self.blocks_seen += 1;
+        self.order.follow_legacy(owner);
         self.order.advance(owner);
 
         let mut found = Vec::new();
@@ -297,6 +298,7 @@ impl Judge {
 
     fn used(&mut self, address: u64, stream: StreamId) -> bool {
         let stream = self.order.stream(stream);
+        self.order.follow_legacy(stream);
         self.order.advance(stream);
         let Some(block) = self.blocks.get_mut(&address) else {
             return false;
@@ -361,7 +363,12 @@ impl Judge {
             CallRecord::DestroyEvent { event } => {
                 Begun::DestroyEvent(self.order.event_destroyed(event))
             }
-            CallRecord::RecordEvent { stream, .. } | CallRecord::SynchronizeStream { stream } => {
+            CallRecord::RecordEvent { stream, .. } => {
+                let stream = self.order.stream(stream);
+                self.order.follow_legacy(stream);
+                Begun::Covers(self.order.clock(stream).clone())
+            }
+            CallRecord::SynchronizeStream { stream } => {
                 let stream = self.order.stream(stream);
                 Begun::Covers(self.order.clock(stream).clone())
             }
@@ -450,6 +457,7 @@ impl Judge {
                 _,
             ) => {
                 let stream = self.order.stream(stream);
+                self.order.follow_legacy(stream);
                 self.order.advance(stream);
             }
             _ => {}
@@ -469,8 +477,8 @@ impl Judge {
                 let broken = self.memory.allocated(value, size);
                 self.report(broken.as_slice());
             }
-            CallRecord::CreateStream { .. } => {
-                self.order.stream_created(StreamId(value));
+            CallRecord::CreateStream { order } => {
+                self.order.stream_created(StreamId(value), order);
             }
             CallRecord::CreateEvent => self.order.event_created(EventId(value)),
             _ => {}

@@ -11,12 +11,14 @@
 //!   nothing about the new one that is not true.
 //! - `completed` holds only what a successful query or synchronisation covered.
 //!
-//! The implicit order between the legacy stream and blocking streams is left out: the judgement is
-//! stricter than the device there, never laxer.
+//! The implicit order between the legacy stream and the streams ordered with it (CUDA programming
+//! guide, "implicit synchronization") is followed for streams that the device created so, and for
+//! per-thread streams. Of other streams nobody says how they stand to it: they are taken for
+//! independent, which is stricter than the device may be, never laxer.
 
 use std::thread::{self, ThreadId};
 
-use millpond::device::{EventId, StreamId};
+use millpond::device::{EventId, StreamId, StreamOrder};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -103,6 +105,7 @@ struct Stream {
     clock: Clock,
     alive: bool,
     generation: u32,
+    order: StreamOrder,
 }
 
 #[derive(Clone, Default, Debug)]
@@ -132,7 +135,13 @@ impl Order {
     pub(crate) fn stream(&mut self, stream: StreamId) -> StreamRef {
         match self.indices.get(&StreamKey::of(stream)) {
             Some(&index) => self.reference(index),
-            None => self.stream_created(stream),
+            None => {
+                let order = match stream {
+                    StreamId::PER_THREAD => StreamOrder::WithLegacy,
+                    _ => StreamOrder::Independent,
+                };
+                self.stream_created(stream, order)
+            }
         }
     }
 
@@ -144,7 +153,7 @@ impl Order {
     }
 
     /// A stream that is another one than any before, whatever its value.
-    pub(crate) fn stream_created(&mut self, stream: StreamId) -> StreamRef {
+    pub(crate) fn stream_created(&mut self, stream: StreamId, order: StreamOrder) -> StreamRef {
         if let Some(former) = self.indices.remove(&StreamKey::of(stream)) {
             self.retire(former);
         }
@@ -159,6 +168,7 @@ impl Order {
                 slot.name = stream;
                 slot.alive = true;
                 slot.generation += 1;
+                slot.order = order;
                 slot.clock = Clock::default();
                 *slot.clock.slot(index) = position;
                 index
@@ -170,6 +180,7 @@ impl Order {
                     clock: Clock::default(),
                     alive: true,
                     generation: 0,
+                    order,
                 });
                 index
             }
@@ -198,6 +209,25 @@ impl Order {
 
     pub(crate) fn name(&self, index: StreamIndex) -> StreamId {
         self.streams[index as usize].name
+    }
+
+    /// The stream gets something next: the legacy stream's implicit order comes first.
+    pub(crate) fn follow_legacy(&mut self, stream: StreamRef) {
+        let legacy = self.indices.get(&StreamKey::of(StreamId::DEFAULT));
+        let Some(&legacy) = legacy else {
+            return;
+        };
+        let with_legacy = |s: &Stream| s.alive && s.order == StreamOrder::WithLegacy;
+        if stream.index == legacy {
+            let mut clock = std::mem::take(&mut self.streams[legacy as usize].clock);
+            for other in self.streams.iter().filter(|other| with_legacy(other)) {
+                clock.join(&other.clock);
+            }
+            self.streams[legacy as usize].clock = clock;
+        } else if with_legacy(&self.streams[stream.index as usize]) {
+            let clock = self.streams[legacy as usize].clock.clone();
+            self.waits(stream, &clock);
+        }
     }
 
     /// Something was queued on the stream, or is about to be.

@@ -206,6 +206,13 @@ impl<'l> Builder<'l> {
         Ok(())
     }
 
+    /// The job gave a block back before the recording began; `free_completed` may follow.
+    pub(crate) fn requested_before(&mut self, key: u64) -> Result<(), TraceError> {
+        self.check_steps(self.blocks.len())?;
+        self.blocks.insert(key, Known::Requested);
+        Ok(())
+    }
+
     /// The recording allocator could free; a free of the job only if none was requested.
     pub(crate) fn free_completed(
         &mut self,

@@ -16,6 +16,7 @@ use crate::limits::Limits;
 use crate::{event_csv, ordered_csv, rmm_log};
 
 const CHUNK: usize = 128 << 10;
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A file's content, its format found.
 pub(crate) enum Content<'a> {
@@ -80,7 +81,7 @@ impl<'a> Input<'a> {
 
     /// Finds the format by the first bytes: a pickle opcode, or the header line of a text.
     pub(crate) fn detect(mut self) -> Result<Content<'a>, TraceError> {
-        while self.buffer.is_empty() && !self.ended {
+        while self.buffer.len() < BYTE_ORDER_MARK.len() && !self.ended {
             self.fill()?;
         }
         if self.buffer.is_empty() {
@@ -89,8 +90,8 @@ impl<'a> Input<'a> {
         if self.buffer[0] == crate::pickle::PROTO {
             return Ok(Content::Pickle(self));
         }
-        if self.buffer.starts_with(b"\xef\xbb\xbf") {
-            self.start = 3;
+        if self.buffer.starts_with(BYTE_ORDER_MARK) {
+            self.start = BYTE_ORDER_MARK.len();
         }
         let mut lines = Lines {
             input: self,

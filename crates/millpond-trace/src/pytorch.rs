@@ -342,8 +342,12 @@ impl Snapshot<'_> {
             as_ns(us, at)
         })?;
         let mut live = 0_u64;
-        for (&addr, held) in initial.iter().filter(|(_, held)| !held.pending) {
+        for (&addr, held) in initial {
             builder.set_position(Position::Byte(held.at));
+            if held.pending {
+                builder.requested_before(addr)?;
+                continue;
+            }
             builder.alloc(addr, held.size, held.stream, Times::host(first_ns))?;
             live += 1;
         }

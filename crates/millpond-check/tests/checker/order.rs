@@ -1,7 +1,7 @@
 //! Rules 3 and 4.
 
 use crate::log::{A, B, BASE, C, Log, PAGE, call_of, only};
-use millpond::device::{Call, CallRecord, EventId, HandleId, Outcome, StreamId};
+use millpond::device::{Call, CallRecord, EventId, HandleId, Outcome, StreamId, StreamOrder};
 use millpond_check::{Rule, Violation};
 
 const E: EventId = EventId(0xE1);
@@ -350,6 +350,44 @@ fn the_legacy_stream_has_two_names_and_per_thread_streams_one() {
     std::thread::scope(|scope| {
         scope.spawn(|| too_early(&log, StreamId::PER_THREAD));
     });
+}
+
+#[test]
+fn the_legacy_stream_comes_after_the_streams_ordered_with_it() {
+    let freed_on = |order| {
+        let log = Log::new();
+        log.create_event(E);
+        log.made(&CallRecord::CreateStream { order }, Outcome::Value(A.0));
+        log.block(BASE, 4096, A);
+        log.freed(BASE);
+        // The legacy stream must have been seen to be known.
+        log.record(E, StreamId::DEFAULT);
+        log
+    };
+    in_time(&freed_on(StreamOrder::WithLegacy), StreamId::DEFAULT);
+    too_early(&freed_on(StreamOrder::Independent), StreamId::DEFAULT);
+    // The record stands for the stream's work as well.
+    let log = freed_on(StreamOrder::WithLegacy);
+    log.query(E, true);
+    in_time(&log, B);
+}
+
+#[test]
+fn the_streams_ordered_with_the_legacy_stream_come_after_it() {
+    for (order, ordered) in [
+        (StreamOrder::WithLegacy, true),
+        (StreamOrder::Independent, false),
+    ] {
+        let log = Log::new();
+        log.made(&CallRecord::CreateStream { order }, Outcome::Value(A.0));
+        log.block(BASE, 4096, StreamId::DEFAULT);
+        log.freed(BASE);
+        if ordered {
+            in_time(&log, A);
+        } else {
+            too_early(&log, A);
+        }
+    }
 }
 
 #[test]

@@ -49,6 +49,8 @@ struct Inner {
     events: Arc<EventPool>,
     /// Who may touch the pool's memory.
     grants: Vec<AccessGrant>,
+    /// Whether the device is asked which stream a handle value stands for.
+    identify_streams: bool,
     state: Mutex<State>,
 }
 
@@ -65,6 +67,7 @@ impl Inner {
 pub struct PoolBuilder {
     device: Arc<dyn Device>,
     limit: u64,
+    streams_declared: bool,
 }
 
 impl PoolBuilder {
@@ -72,6 +75,18 @@ impl PoolBuilder {
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> PoolBuilder {
         self.limit = bytes;
+        self
+    }
+
+    /// Promises that every stream is announced to [`Pool::stream_destroyed`] before it is
+    /// destroyed, or is never destroyed.
+    ///
+    /// A driver may give the handle value of a destroyed stream to a new one, which comes after
+    /// nothing that the old one did. Without this promise the pool therefore asks the driver at
+    /// each call which stream a value stands for (60 ns on an H200); with it, it does not.
+    #[must_use]
+    pub fn streams_declared(mut self) -> PoolBuilder {
+        self.streams_declared = true;
         self
     }
 
@@ -92,10 +107,12 @@ impl PoolBuilder {
         }];
         let events = EventPool::new(Arc::clone(&self.device));
         let state = Mutex::new(State::new(Pages::new(granularity, self.limit)));
+        let identify_streams = capabilities.stream_values_recur && !self.streams_declared;
         let inner = Inner {
             device: self.device,
             events,
             grants,
+            identify_streams,
             state,
         };
         Ok(Pool {
@@ -136,6 +153,7 @@ impl Pool {
         PoolBuilder {
             device,
             limit: u64::MAX,
+            streams_declared: false,
         }
     }
 

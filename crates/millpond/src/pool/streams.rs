@@ -18,14 +18,10 @@ impl Inner {
                 stream: StreamId::DEFAULT,
                 identity: 0,
             }),
-            _ if stream == StreamId::PER_THREAD
-                || self.device.capabilities().stream_values_recur =>
-            {
-                Ok(StreamKey {
-                    stream,
-                    identity: self.device.stream_identity(stream)?,
-                })
-            }
+            _ if stream == StreamId::PER_THREAD || self.identify_streams => Ok(StreamKey {
+                stream,
+                identity: self.device.stream_identity(stream)?,
+            }),
             _ => Ok(StreamKey {
                 stream,
                 identity: 0,

@@ -48,6 +48,11 @@ impl MappingCount {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
     /// Takes room for so many mappings.
     pub(super) fn take(&mut self, call: Call, mappings: u64) -> Result<(), DeviceError> {
         let before = MAPPINGS.fetch_add(mappings, Ordering::Relaxed);

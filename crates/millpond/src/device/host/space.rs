@@ -97,6 +97,17 @@ impl AddressSpace {
         Held(self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Bytes that the memory which cannot be shared takes of the system now.
+    pub(super) fn memory_taken(&self) -> u64 {
+        os::memory_taken(&self.file).unwrap_or(0)
+    }
+
+    /// Mappings that the device is taken to have.
+    #[cfg(test)]
+    pub(super) fn mappings_counted(&self) -> u64 {
+        self.hold().0.mappings.used()
+    }
+
     pub(super) fn memory_info(&self) -> MemoryInfo {
         self.hold().0.rules.memory_info()
     }
@@ -141,7 +152,7 @@ impl AddressSpace {
     ) -> Result<HandleId, DeviceError> {
         let mut state = self.change();
         state.rules.check_create(size, properties)?;
-        state.look_for_memory(Call::Create, size, &self.file)?;
+        state.look_for_memory(Call::Create, size, || self.memory_taken())?;
         let own = match properties.share {
             None => None,
             Some(_) => {
@@ -295,7 +306,7 @@ impl AddressSpace {
         let mut state = self.change();
         state.rules.check_allocate(size)?;
         let whole = size.next_multiple_of(self.granularity);
-        state.look_for_memory(call, size, &self.file)?;
+        state.look_for_memory(call, size, || self.memory_taken())?;
         state.mappings.take(call, 1)?;
         let offset = state.promise(whole, self.granularity);
         match self.place_anywhere(whole, self.file.as_fd(), offset) {
@@ -406,16 +417,14 @@ impl State {
         &mut self,
         call: Call,
         size: u64,
-        file: &OwnedFd,
+        taken: impl FnOnce() -> u64,
     ) -> Result<(), DeviceError> {
         let unlooked = self.unlooked.saturating_add(size);
         if unlooked < LOOK_EVERY {
             self.unlooked = unlooked;
             return Ok(());
         }
-        let unwritten = self
-            .promised
-            .saturating_sub(os::memory_taken(file).unwrap_or(0));
+        let unwritten = self.promised.saturating_sub(taken());
         if let Some(available) = limits::available_memory()
             && available < unwritten.saturating_add(size)
         {

@@ -1,0 +1,6 @@
+//! Event CSV: rows behind the header.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|body: &[u8]| millpond_fuzz::check_behind(b"action,addr,size,stream,time_us\n", body));
