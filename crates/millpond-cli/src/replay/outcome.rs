@@ -68,7 +68,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
         "calls",
     ]);
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_preset(presets::NOTHING);
     table.set_header(header);
     for outcome in outcomes {
         let mut row = vec![outcome.trace.clone()];
