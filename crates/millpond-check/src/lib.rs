@@ -8,6 +8,7 @@
 //! A [`Driver`] runs random [sequences](Sequence) of what programs do against a pool, with the
 //! checker in front of the device and every block's content verified.
 
+mod bound;
 mod checker;
 mod driver;
 mod failure;
@@ -20,6 +21,7 @@ mod streams;
 mod tested;
 mod violation;
 
+pub use bound::RealPool;
 pub use checker::{Checker, Freeing, Totals};
 pub use driver::{Driver, Report};
 pub use failure::{Corruption, FailedRun, Failure};

@@ -41,7 +41,6 @@ pub trait TestedPool: Send + Sync {
     fn use_on(&self, address: u64, stream: StreamId) -> Result<(), Refusal>;
     fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError>;
     fn wait_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError>;
-    fn forget_event(&self, event: EventId);
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError>;
     fn synchronize(&self) -> Result<(), DeviceError>;
     fn stream_destroyed(&self, stream: StreamId) -> Result<(), DeviceError>;

@@ -265,6 +265,7 @@ impl<P: TestedPool> Run<'_, P> {
             self.streams.spend(event);
             return Ok(());
         }
+        self.driver.checker.stream_ends(occupant.stream);
         self.excuse(self.pool.stream_destroyed(occupant.stream))?;
         self.device()
             .destroy_stream(occupant.stream)
