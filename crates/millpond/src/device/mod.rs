@@ -47,6 +47,7 @@
 //!
 //! Calls may be made from any thread, with any current context or none.
 
+pub mod cuda;
 #[cfg_attr(
     not(test),
     allow(
