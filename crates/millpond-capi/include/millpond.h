@@ -600,6 +600,12 @@ millpond_status millpond_pool_set_limit(const millpond_pool *pool, uint64_t limi
 const char *millpond_last_error(void);
 
 /**
+ * The status of the last call that failed on this thread: for functions that have no other way to
+ * tell, such as PyTorch's pair. `MILLPOND_OK` if none has failed.
+ */
+millpond_status millpond_last_status(void);
+
+/**
  * A few words for a status, such as "out of memory". Never null; valid for ever. A number that is
  * no status gives "unknown status".
  */
@@ -802,7 +808,6 @@ void millpond_torch_begin_allocate_to_pool(int device,
 
 /**
  * PyTorch's hook at the end of a capture.
- *
  */
 void millpond_torch_end_allocate_to_pool(int device, millpond_torch_pool_id pool);
 

@@ -39,7 +39,7 @@ pub(crate) fn value<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, m
             Failure::new(millpond_status::MILLPOND_INTERNAL, panic_message())
         }
     };
-    remember(&failure.message);
+    remember(&failure);
     Err(failure.status)
 }
 

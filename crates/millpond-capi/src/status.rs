@@ -1,6 +1,6 @@
 //! Status codes, their texts, and the last error of each thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char, c_int};
 
 use engine::device::{Call, DeviceError, Status};
@@ -105,11 +105,14 @@ impl From<PoolError> for Failure {
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
+    static LAST_STATUS: Cell<millpond_status> = const { Cell::new(MILLPOND_OK) };
 }
 
-/// Keeps a message for the calling thread.
-pub(crate) fn remember(message: &str) {
-    let printable: Vec<u8> = message.bytes().filter(|&byte| byte != 0).collect();
+/// Keeps a failure for the calling thread.
+pub(crate) fn remember(failure: &Failure) {
+    let message = failure.message.bytes();
+    let printable: Vec<u8> = message.filter(|&byte| byte != 0).collect();
+    let _ = LAST_STATUS.try_with(|last| last.set(failure.status));
     let text = CString::new(printable).unwrap_or_default();
     // At the end of a thread its storage may be gone; then nobody can ask any more either.
     let _ = LAST_ERROR.try_with(|last| {
@@ -128,6 +131,15 @@ pub extern "C" fn millpond_last_error() -> *const c_char {
     LAST_ERROR
         .try_with(|last| last.try_borrow().map_or(c"".as_ptr(), |last| last.as_ptr()))
         .unwrap_or(c"".as_ptr())
+}
+
+/// The status of the last call that failed on this thread: for functions that have no other way to
+/// tell, such as PyTorch's pair. `MILLPOND_OK` if none has failed.
+#[unsafe(no_mangle)]
+pub extern "C" fn millpond_last_status() -> millpond_status {
+    LAST_STATUS
+        .try_with(Cell::get)
+        .unwrap_or(millpond_status::MILLPOND_OK)
 }
 
 /// A few words for a status, such as "out of memory". Never null; valid for ever. A number that is

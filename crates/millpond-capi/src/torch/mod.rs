@@ -16,6 +16,8 @@ mod pools;
 mod registry;
 mod rules;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod underway;
 
 use std::ffi::{c_char, c_int, c_void};
@@ -289,10 +291,6 @@ pub unsafe extern "C" fn millpond_torch_begin_allocate_to_pool(
 }
 
 /// PyTorch's hook at the end of a capture.
-///
-/// # Safety
-///
-/// None.
 #[unsafe(no_mangle)]
 pub extern "C" fn millpond_torch_end_allocate_to_pool(device: c_int, pool: millpond_torch_pool_id) {
     hook(|| Registry::get().pools(device)?.end_capture(pool));
