@@ -110,11 +110,11 @@ fn many_verifications_on_many_streams_report_each_their_own() {
                         .verify(stream, at, 4096, Pattern(thread), &right)
                         .unwrap();
                     device
-                        .verify(stream, at, 8, Pattern(!thread), &wrong)
+                        .verify(stream, at, 16, Pattern(!thread), &wrong)
                         .unwrap();
                 }
                 device.synchronize_stream(stream).unwrap();
-                assert_eq!((right.wrong_bytes(), wrong.wrong_bytes()), (0, 40_000));
+                assert_eq!((right.wrong_bytes(), wrong.wrong_bytes()), (0, 80_000));
                 assert_eq!(wrong.found_word(), Some(thread));
                 device.destroy_stream(stream).unwrap();
             });
