@@ -199,6 +199,12 @@ impl Order {
         })
     }
 
+    /// Slots, of streams that live and of others.
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> usize {
+        self.timelines.len()
+    }
+
     /// The position of the stream's next free, taken: all it ran so far comes before. A stream
     /// that is gone was given nothing after its last position, so that one stands for all.
     pub(crate) fn advance(&mut self, stream: StreamIndex) -> End {
