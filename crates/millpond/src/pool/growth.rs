@@ -65,15 +65,15 @@ enum Planned {
 impl Inner {
     /// Grows the pool so that the request is served, with new handles as far as the limit and the
     /// device allow; with `moving`, also with the handles of wholly free ranges whose uses are
-    /// completed.
-    pub(super) fn grow(&self, need: &Need, moving: bool) -> Result<Granted, Refused> {
+    /// completed. Does not go beyond `within` reserved bytes.
+    pub(super) fn grow(&self, need: &Need, moving: bool, within: u64) -> Result<Granted, Refused> {
         if !self.device.capabilities().mapping {
-            return self.grow_plain(need);
+            return self.grow_plain(need, within);
         }
         // What the device is believed to have left; it is asked only after it has refused.
         let mut available = u64::MAX;
         loop {
-            let planned = self.lock().plan_growth(need, moving, available);
+            let planned = self.lock().plan_growth(need, moving, within, available);
             match planned {
                 Planned::Go(plan) => match self.carry_out(need, *plan) {
                     Err(refused) if refused.wall == Wall::DeviceFull && moving && available > 0 => {
@@ -89,7 +89,7 @@ impl Inner {
                 },
                 Planned::NeedsAddresses => match self.reserve_for(need) {
                     Ok(()) => {}
-                    Err(error) => return self.grow_plain(need).map_err(|_| error),
+                    Err(error) => return self.grow_plain(need, within).map_err(|_| error),
                 },
                 Planned::NoRoom => {
                     let refused = available < u64::MAX;
@@ -243,7 +243,7 @@ fn sum(handles: &[Handle]) -> u64 {
 }
 
 impl State {
-    fn plan_growth(&mut self, need: &Need, moving: bool, available: u64) -> Planned {
+    fn plan_growth(&mut self, need: &Need, moving: bool, within: u64, available: u64) -> Planned {
         let Some(site) = self.best_site(need) else {
             return Planned::NeedsAddresses;
         };
@@ -268,7 +268,7 @@ impl State {
             }
             got = 0;
         }
-        let headroom = self.pages.headroom().min(available);
+        let headroom = self.pages.headroom(within).min(available);
         let headroom = headroom - headroom % self.pages.granularity();
         if got < missing && moving && headroom < missing - got {
             let want = missing - got - headroom.min(missing - got);
@@ -310,7 +310,8 @@ impl State {
     fn sites_in(&self, need: &Need, gap: Gap) -> Vec<Site> {
         let granularity = self.pages.granularity();
         let usable = |id: &crate::space::ExtentId| {
-            self.order.usable(&self.extents.get(*id).ends, need.stream)
+            self.order
+                .usable(&self.extents.get(*id).ends, need.stream, need.reasons)
         };
         let below = if self.reservations.joins(gap.start) {
             self.extents.free_below_gap(gap.start).filter(usable)
