@@ -21,7 +21,12 @@
 //!    completion implies that all frees up to *p* are completed.
 //! 3. `clock[r]` of a stream never passes what a wait has really established: knowledge is copied
 //!    when a marker or a user's event is recorded, and joined when it is waited for.
-//! 4. A slot is given to another stream only when nothing names it any more ([`Timeline::named`]).
+//! 4. A slot is given to another stream only when all work of the old one is completed and no live
+//!    block names it ([`Timeline::named`]).
+//! 5. The positions of a slot never begin again: a stream that takes a slot over goes on from where
+//!    the one before it ended, all of that being completed. So whatever is still known of the old
+//!    stream, by a clock, an end or a marker that somebody holds, stays true and says nothing of
+//!    the new one.
 
 #![forbid(unsafe_code)]
 
@@ -78,12 +83,6 @@ impl Clock {
             if position > 0 {
                 self.raise(StreamIndex(slot as u32), position);
             }
-        }
-    }
-
-    fn forget(&mut self, stream: StreamIndex) {
-        if let Some(entry) = self.0.get_mut(stream.slot()) {
-            *entry = 0;
         }
     }
 }
@@ -174,32 +173,30 @@ const MARKER_SHARE: u64 = 50;
 const MARKER_FLOOR: u64 = 1 << 20;
 
 impl Order {
-    /// The slot of a stream, and whether it is new.
+    /// The slot of a stream, which gets one if it has none.
     pub(crate) fn stream(&mut self, key: StreamKey) -> StreamIndex {
         if let Some(&index) = self.by_key.get(&key) {
             return index;
         }
+        let vacant = self.timelines.iter().position(|t| t.life == Life::Vacant);
+        let slot = vacant.unwrap_or(self.timelines.len());
+        let start = vacant.map_or(0, |slot| self.timelines[slot].now);
         let timeline = Timeline {
             key,
             life: Life::Alive,
-            now: 0,
-            done: 0,
-            synchronized: 0,
+            now: start,
+            done: start,
+            synchronized: start,
             clock: Clock::default(),
             markers: VecDeque::new(),
             unmarked: 0,
             named: 0,
         };
-        let index = match self.timelines.iter().position(|t| t.life == Life::Vacant) {
-            Some(slot) => {
-                self.timelines[slot] = timeline;
-                StreamIndex(slot as u32)
-            }
-            None => {
-                self.timelines.push(timeline);
-                StreamIndex((self.timelines.len() - 1) as u32)
-            }
-        };
+        match self.timelines.get_mut(slot) {
+            Some(vacant) => *vacant = timeline,
+            None => self.timelines.push(timeline),
+        }
+        let index = StreamIndex(slot as u32);
         self.by_key.insert(key, index);
         self.alive += 1;
         index
@@ -477,17 +474,9 @@ impl Order {
         if self.timelines[stream.slot()].named > 0 {
             return;
         }
-        self.timelines[stream.slot()].life = Life::Vacant;
-        self.timelines[stream.slot()].markers.clear();
-        for timeline in &mut self.timelines {
-            timeline.clock.forget(stream);
-            for marker in &mut timeline.markers {
-                marker.clock.forget(stream);
-            }
-        }
-        for knowledge in self.user_events.values_mut() {
-            knowledge.forget(stream);
-        }
+        let timeline = &mut self.timelines[stream.slot()];
+        timeline.life = Life::Vacant;
+        timeline.markers.clear();
     }
 
     /// Checks the invariants that can be seen from here.

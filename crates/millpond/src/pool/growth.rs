@@ -293,8 +293,6 @@ impl State {
         }
         plan.back_to = site.back_from + got;
         self.reservations.claim(plan.back_from, plan.back_to);
-        self.hold(&plan.below);
-        self.hold(&plan.above);
         Planned::Go(Box::new(plan))
     }
 
@@ -376,19 +374,6 @@ impl State {
         Some(self.take_across(id, start, end))
     }
 
-    /// While the lock is open, the ends of what a growth holds must keep their meaning.
-    pub(super) fn hold(&mut self, claim: &Option<Claim>) {
-        for end in claim.iter().flat_map(|claim| claim.ends.iter()) {
-            self.order.name(end.stream);
-        }
-    }
-
-    pub(super) fn unhold(&mut self, claim: &Option<Claim>) {
-        for end in claim.iter().flat_map(|claim| claim.ends.iter()) {
-            self.order.unname(end.stream);
-        }
-    }
-
     /// Gives back all that a plan took, before anything was done for it.
     fn put_back(&mut self, plan: Plan) {
         for claim in [plan.below, plan.above].into_iter().flatten() {
@@ -403,8 +388,6 @@ impl State {
     }
 
     fn settle_growth(&mut self, need: &Need, plan: Plan, mappings: Vec<Mapping>) -> Granted {
-        self.unhold(&plan.below);
-        self.unhold(&plan.above);
         for mapping in mappings {
             self.mappings.add(mapping);
         }
@@ -449,8 +432,6 @@ impl State {
     }
 
     fn undo_growth(&mut self, plan: Plan, spare: Vec<Handle>, stranded: Vec<Mapping>) {
-        self.unhold(&plan.below);
-        self.unhold(&plan.above);
         for handle in spare {
             self.pages.put_spare(handle);
         }

@@ -91,17 +91,10 @@ impl Inner {
     /// Takes memory that other streams are not done with, and lets the asking stream wait for
     /// them.
     fn claim_after_waits(&self, need: &Need, refused: &mut Refused) -> Option<Granted> {
-        let claim = {
-            let mut state = self.lock();
-            let claim = Some(state.claim_any(need)?);
-            state.hold(&claim);
-            claim
-        };
-        let missing: Vec<End> = claim.iter().flat_map(|claim| claim.ends.iter()).collect();
+        let claim = self.lock().claim_any(need)?;
+        let missing: Vec<End> = claim.ends.iter().collect();
         let waited = self.insert_waits(need.key, &missing);
         let mut state = self.lock();
-        state.unhold(&claim);
-        let claim = claim?;
         match waited {
             Ok(()) => Some(state.hand_out(need, claim.extent)),
             Err(error) => {
