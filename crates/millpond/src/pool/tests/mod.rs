@@ -3,6 +3,7 @@
 
 mod drafts;
 mod faults;
+mod gone;
 mod limits;
 mod misuse;
 mod streams;
