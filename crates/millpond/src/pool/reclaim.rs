@@ -36,11 +36,13 @@ impl State {
 
     /// Claims vacatable mappings for `want` bytes, as far as they go: the largest that are not
     /// larger than what is missing, and a larger one for the rest if it still fits in `room`.
-    pub(super) fn take_vacatable(&mut self, want: u64, room: u64) -> Vec<Vacated> {
+    /// Says also whether it did not.
+    pub(super) fn take_vacatable(&mut self, want: u64, room: u64) -> (Vec<Vacated>, bool) {
         let mut candidates = self.vacatable();
         candidates.sort_unstable_by_key(|m| (m.handle.size, m.address));
         let mut chosen = Vec::new();
         let (mut missing, mut room) = (want, room);
+        let mut too_large = false;
         while missing > 0 {
             let larger = candidates.partition_point(|m| m.handle.size <= missing);
             let place = if larger > 0 { larger - 1 } else { 0 };
@@ -48,6 +50,7 @@ impl State {
                 break;
             };
             if mapping.handle.size > room {
+                too_large = true;
                 break;
             }
             candidates.remove(place);
@@ -55,7 +58,7 @@ impl State {
             room -= mapping.handle.size;
             chosen.push(mapping);
         }
-        self.claim_mappings(&chosen)
+        (self.claim_mappings(&chosen), too_large)
     }
 
     fn claim_mappings(&mut self, mappings: &[Mapping]) -> Vec<Vacated> {

@@ -4,6 +4,7 @@
 mod drafts;
 mod faults;
 mod gone;
+mod growing;
 mod limits;
 mod misuse;
 mod streams;
