@@ -119,7 +119,8 @@ impl State {
         (spare, self.claim_mappings(&mappings))
     }
 
-    /// Claims the plain allocations that are wholly free and done with.
+    /// Claims the plain allocations that are wholly free and done with, without going below `keep`
+    /// reserved bytes.
     fn plan_plain_trim(&mut self, keep: u64) -> Vec<(u64, u64, Claim)> {
         let mut left = self.pages.reserved();
         let mut taken = Vec::new();
@@ -165,7 +166,8 @@ impl Inner {
             let mut state = self.lock();
             state.settle_finished_streams();
             let plain = state.plan_plain_trim(keep);
-            let (spare, vacate) = state.plan_trim(keep);
+            let going: u64 = plain.iter().map(|&(_, size, _)| size).sum();
+            let (spare, vacate) = state.plan_trim(keep.saturating_add(going));
             (spare, vacate, plain)
         };
         let mut failure = None;
@@ -201,18 +203,19 @@ impl Inner {
             }
         }
         for (address, size, claim) in plain {
+            // Once it is free the device may give the address to anybody, so nothing may stand
+            // for it here any more.
+            self.lock().remove_plain(address, claim.extent);
             let freed = self.device.free(address);
             let mut state = self.lock();
             match freed {
                 Ok(()) => {
-                    state.extents.remove_taken(claim.extent);
-                    state.reservations.remove(address);
-                    state.plain.remove(&address);
                     state.pages.broken_promise(size);
                     released += size;
                 }
                 Err(error) => {
-                    state.unclaim(claim);
+                    let extent = state.add_plain(address, size);
+                    state.unclaim(Claim { extent, ..claim });
                     failure = Some(error);
                 }
             }
