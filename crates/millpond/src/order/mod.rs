@@ -17,8 +17,9 @@
 //! # Invariants
 //!
 //! 1. `done <= now` for every timeline, and both only rise.
-//! 2. A marker with position *p* was recorded after the timeline stood at *p*, so that its
-//!    completion implies that all frees up to *p* are completed.
+//! 2. A marker with position *p* was recorded on its stream after the timeline stood at *p*, so
+//!    that its completion implies that all frees up to *p* are completed. What was recorded after
+//!    the stream went counts for nothing: its handle's value may be another stream's by then.
 //! 3. `clock[r]` of a stream never passes what a wait has really established: knowledge is copied
 //!    when a marker or a user's event is recorded, and joined when it is waited for.
 //! 4. A slot is given to another stream only when all work of the old one is completed and no live
@@ -120,8 +121,8 @@ enum Life {
     Alive,
     /// Destroyed after a last marker was recorded.
     Retired,
-    /// Destroyed behind the pool's back: what came after its last marker is known to be over only
-    /// when the whole device was synchronised.
+    /// Destroyed without one: what came after its last marker is known to be over only when the
+    /// whole device was synchronised.
     Lost,
     /// The slot is empty.
     Vacant,
@@ -142,6 +143,15 @@ struct Timeline {
     unmarked: u64,
     /// Live blocks that name this slot, as their owner or as a further user.
     named: u64,
+}
+
+impl Timeline {
+    /// The position up to which frees are completed or can be asked after.
+    fn covered(&self) -> u64 {
+        self.markers
+            .back()
+            .map_or(self.done, |marker| marker.position.max(self.done))
+    }
 }
 
 /// What the pool has to record so that others can wait for, or ask after, a position.
@@ -223,7 +233,8 @@ impl Order {
     }
 
     /// The position of the stream's next free, taken: all it ran so far comes before. A stream
-    /// that is gone was given nothing after its last position, so that one stands for all.
+    /// that is gone was given nothing after its last position ([`Order::closing`],
+    /// [`Order::lose`]), so that one stands for all.
     pub(crate) fn advance(&mut self, stream: StreamIndex) -> End {
         let timeline = &mut self.timelines[stream.slot()];
         if timeline.life == Life::Alive {
@@ -359,11 +370,7 @@ impl Order {
     /// stream is gone, or a marker stands there already.
     pub(crate) fn marker_request(&mut self, stream: StreamIndex) -> Option<MarkerRequest> {
         let timeline = &mut self.timelines[stream.slot()];
-        let covered = timeline
-            .markers
-            .back()
-            .map_or(timeline.done, |m| m.position);
-        if timeline.life != Life::Alive || covered >= timeline.now {
+        if timeline.life != Life::Alive || timeline.covered() >= timeline.now {
             return None;
         }
         timeline.unmarked = 0;
@@ -376,11 +383,10 @@ impl Order {
         })
     }
 
-    /// A requested marker was recorded. Nothing comes of it if the slot was given to another
-    /// stream meanwhile.
+    /// A requested marker was recorded. Nothing comes of it if the stream went meanwhile.
     pub(crate) fn marked(&mut self, request: MarkerRequest, event: Arc<PooledEvent>) {
         let timeline = &mut self.timelines[request.index.slot()];
-        if timeline.key != request.key || timeline.life == Life::Vacant {
+        if timeline.key != request.key || timeline.life != Life::Alive {
             return;
         }
         let MarkerRequest {
@@ -431,28 +437,56 @@ impl Order {
         (0..self.timelines.len())
             .filter(|&slot| {
                 let t = &self.timelines[slot];
-                let covered = t.markers.back().map_or(t.done, |m| m.position);
-                t.life == Life::Alive && covered < t.now
+                t.life == Life::Alive && t.covered() < t.now
             })
             .map(|slot| StreamIndex(slot as u32))
             .collect()
     }
 
-    /// Whether some work can no longer be marked, because its stream was destroyed behind the
-    /// pool's back: only synchronising the device tells when it is over.
+    /// Whether some work can no longer be marked, because its stream was destroyed before it was:
+    /// only synchronising the device tells when it is over.
     pub(crate) fn has_lost_work(&self) -> bool {
         self.timelines
             .iter()
             .any(|t| t.life == Life::Lost && t.done < t.now)
     }
 
-    /// The stream is destroyed, or about to be: after its last marker, if `marked`.
-    pub(crate) fn retire(&mut self, stream: StreamIndex, marked: bool) {
+    /// What to record before the stream is destroyed. Live blocks that name it may have been used
+    /// since its last free, and are freed only later; the marker covers these uses too.
+    pub(crate) fn closing(&mut self, stream: StreamIndex) -> Option<MarkerRequest> {
+        if self.timelines[stream.slot()].named > 0 {
+            self.advance(stream);
+        }
+        self.marker_request(stream)
+    }
+
+    /// The stream is about to be destroyed, after its closing marker was recorded. If that
+    /// failed, or more was freed meanwhile, the rest is lost.
+    pub(crate) fn retire(&mut self, stream: StreamIndex) {
+        let timeline = &self.timelines[stream.slot()];
+        let life = if timeline.covered() >= timeline.now {
+            Life::Retired
+        } else {
+            Life::Lost
+        };
+        self.end(stream, life);
+    }
+
+    /// The stream turns out to have been destroyed behind the pool's back. What it did with
+    /// blocks that are still live is not covered by any marker.
+    pub(crate) fn lose(&mut self, stream: StreamIndex) {
+        if self.timelines[stream.slot()].named > 0 {
+            self.advance(stream);
+        }
+        self.end(stream, Life::Lost);
+    }
+
+    fn end(&mut self, stream: StreamIndex, life: Life) {
         let timeline = &mut self.timelines[stream.slot()];
         if timeline.life != Life::Alive {
             return;
         }
-        timeline.life = if marked { Life::Retired } else { Life::Lost };
+        timeline.life = life;
         self.by_key.remove(&timeline.key);
         self.alive -= 1;
     }

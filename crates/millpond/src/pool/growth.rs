@@ -58,8 +58,20 @@ struct Plan {
 /// What the planner says.
 enum Planned {
     Go(Box<Plan>),
+    /// No gap is large enough.
     NeedsAddresses,
-    NoRoom,
+    /// No gap that is large enough has room for the handles that there are, which are larger than
+    /// what is missing.
+    NeedsRoom,
+    NoMemory,
+}
+
+/// Why there is no plan for a site.
+enum Lack {
+    /// Of handles, and of the right to create some.
+    Memory,
+    /// Of addresses at this site, for a handle larger than what is missing there.
+    Room,
 }
 
 impl Inner {
@@ -72,6 +84,7 @@ impl Inner {
         }
         // What the device is believed to have left; it is asked only after it has refused.
         let mut available = u64::MAX;
+        let mut widened = false;
         loop {
             let planned = self.lock().plan_growth(need, moving, within, available);
             match planned {
@@ -91,7 +104,8 @@ impl Inner {
                     Ok(()) => {}
                     Err(error) => return self.grow_plain(need, within).map_err(|_| error),
                 },
-                Planned::NoRoom => {
+                Planned::NeedsRoom if !widened && self.reserve_for(need).is_ok() => widened = true,
+                Planned::NeedsRoom | Planned::NoMemory => {
                     let refused = available < u64::MAX;
                     let wall = if refused {
                         Wall::DeviceFull
@@ -243,11 +257,36 @@ fn sum(handles: &[Handle]) -> u64 {
 }
 
 impl State {
+<<<<<<< HEAD
     fn plan_growth(&mut self, need: &Need, moving: bool, within: u64, available: u64) -> Planned {
         let Some(site) = self.best_site(need) else {
+=======
+    fn plan_growth(&mut self, need: &Need, moving: bool, available: u64) -> Planned {
+        let sites = self.sites(need);
+        if sites.is_empty() {
+>>>>>>> rooms
             return Planned::NeedsAddresses;
-        };
+        }
+        for site in &sites {
+            match self.plan_at(site, need, moving, available) {
+                Ok(plan) => return Planned::Go(Box::new(plan)),
+                // Elsewhere even more is missing.
+                Err(Lack::Memory) => return Planned::NoMemory,
+                Err(Lack::Room) => {}
+            }
+        }
+        Planned::NeedsRoom
+    }
+
+    fn plan_at(
+        &mut self,
+        site: &Site,
+        need: &Need,
+        moving: bool,
+        available: u64,
+    ) -> Result<Plan, Lack> {
         let missing = site.missing();
+        let mut lack = Lack::Memory;
         let below = self.take_neighbour(need, site.block, site.back_from);
         let above = self.take_neighbour(need, site.back_to, site.block + need.size);
         let mut plan = Plan {
@@ -267,18 +306,20 @@ impl State {
                 self.pages.put_spare(handle);
             }
             got = 0;
+            lack = Lack::Room;
         }
         let headroom = self.pages.headroom(within).min(available);
         let headroom = headroom - headroom % self.pages.granularity();
         if got < missing && moving && headroom < missing - got {
             let want = missing - got - headroom.min(missing - got);
             let room = site.room_to - site.back_from - got;
-            plan.vacate = self.take_vacatable(want, room);
-            got += plan
-                .vacate
-                .iter()
-                .map(|entry| entry.mapping.handle.size)
-                .sum::<u64>();
+            let (vacate, too_large) = self.take_vacatable(want, room);
+            if too_large {
+                lack = Lack::Room;
+            }
+            let sizes = vacate.iter().map(|entry| entry.mapping.handle.size);
+            got += sizes.sum::<u64>();
+            plan.vacate = vacate;
         }
         if got < missing {
             plan.create = self.pages.ladder(missing - got, need.size);
@@ -286,21 +327,23 @@ impl State {
             if created > headroom {
                 plan.create.clear();
                 self.put_back(plan);
-                return Planned::NoRoom;
+                return Err(lack);
             }
             self.pages.promise(created);
             got += created;
         }
         plan.back_to = site.back_from + got;
         self.reservations.claim(plan.back_from, plan.back_to);
-        Planned::Go(Box::new(plan))
+        Ok(plan)
     }
 
-    /// The place where the fewest bytes are missing; of equal ones the lowest.
-    fn best_site(&self, need: &Need) -> Option<Site> {
+    /// The places for a request: where the fewest bytes are missing comes first, of equal ones
+    /// the lowest.
+    fn sites(&self, need: &Need) -> Vec<Site> {
         let gaps = self.reservations.gaps();
-        let sites = gaps.flat_map(|gap| self.sites_in(need, gap));
-        sites.min_by_key(|site| (site.missing(), site.back_from))
+        let mut sites: Vec<Site> = gaps.flat_map(|gap| self.sites_in(need, gap)).collect();
+        sites.sort_by_key(|site| (site.missing(), site.back_from));
+        sites
     }
 
     /// Ways to place the block in a gap: on from what is free below it, down from what is free

@@ -227,8 +227,12 @@ impl Pool {
         let granted = match state.claim_usable(&need) {
             Some(claim) => state.hand_out(&need, claim.extent),
             None => {
+                // The slot stays the stream's until the block itself names it.
+                state.order.name(need.stream);
                 drop(state);
-                self.inner.allocate_slowly(need)?
+                let granted = self.inner.allocate_slowly(need);
+                self.inner.lock().order.unname(need.stream);
+                granted?
             }
         };
         Ok(Block {

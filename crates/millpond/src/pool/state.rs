@@ -100,7 +100,7 @@ impl State {
         if key.stream != crate::device::StreamId::PER_THREAD
             && let Some(predecessor) = self.order.predecessor(key)
         {
-            self.order.retire(predecessor, false);
+            self.order.lose(predecessor);
         }
         self.order.stream(key)
     }

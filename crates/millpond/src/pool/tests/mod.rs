@@ -3,6 +3,8 @@
 
 mod drafts;
 mod faults;
+mod gone;
+mod growing;
 mod limits;
 mod misuse;
 mod streams;

@@ -259,7 +259,8 @@ fn ping_pong(waits: Waits, reuse: ReusePolicies) -> (u64, u64) {
         .waits(waits)
         .reuse_policies(reuse);
     let pool = builder.build().unwrap();
-    let base = pool.allocate(32 * MIB, streams[0]).unwrap();
+    let allocate = || pool.allocate(4 * MIB, streams[0]).unwrap();
+    let base: Vec<Block> = std::iter::repeat_with(allocate).take(8).collect();
     for round in 0..40 {
         let (from, to) = (streams[round % 2], streams[(round + 1) % 2]);
         let block = pool.allocate(4 * MIB, from).unwrap();
