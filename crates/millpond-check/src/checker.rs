@@ -21,6 +21,8 @@
 //!   before that returns. Between the two, an event recorded on the stream covers the block's
 //!   uses: they were launched before.
 //! - [`Checker::used`] is told after the pool's call, and before the block is freed.
+//! - [`Checker::stream_ends`] is told before the pool is: from then on frees of blocks on the stream
+//!   need no event after them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -134,6 +136,13 @@ impl Checker {
     /// Returns whether a live block begins at this address.
     pub fn used(&self, address: u64, stream: StreamId) -> bool {
         self.lock().used(address, stream)
+    }
+
+    /// The stream is about to be destroyed, and is given no more work: an event recorded on it from
+    /// now on covers all uses of its blocks, also of those that are freed later. Told *before* the
+    /// pool's call.
+    pub fn stream_ends(&self, stream: StreamId) {
+        self.lock().order.stream_ends(stream);
     }
 
     /// The block is about to be freed: all its uses are launched. Told *before* the pool's call.

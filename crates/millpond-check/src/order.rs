@@ -103,7 +103,8 @@ impl StreamKey {
 struct Stream {
     name: StreamId,
     clock: Clock,
-    alive: bool,
+    /// Destroyed, or given nothing more until it is.
+    ended: bool,
     generation: u32,
     order: StreamOrder,
 }
@@ -166,7 +167,7 @@ impl Order {
                 let slot = &mut self.streams[index as usize];
                 let position = slot.clock.get(index);
                 slot.name = stream;
-                slot.alive = true;
+                slot.ended = false;
                 slot.generation += 1;
                 slot.order = order;
                 slot.clock = Clock::default();
@@ -178,7 +179,7 @@ impl Order {
                 self.streams.push(Stream {
                     name: stream,
                     clock: Clock::default(),
-                    alive: true,
+                    ended: false,
                     generation: 0,
                     order,
                 });
@@ -198,12 +199,12 @@ impl Order {
     /// The destruction failed.
     pub(crate) fn stream_restored(&mut self, stream: StreamId, restored: StreamRef) {
         self.retired.retain(|&retired| retired != restored.index);
-        self.streams[restored.index as usize].alive = true;
+        self.streams[restored.index as usize].ended = false;
         self.indices.insert(StreamKey::of(stream), restored.index);
     }
 
     fn retire(&mut self, index: StreamIndex) {
-        self.streams[index as usize].alive = false;
+        self.streams[index as usize].ended = true;
         self.retired.push(index);
     }
 
@@ -217,7 +218,7 @@ impl Order {
         let Some(&legacy) = legacy else {
             return;
         };
-        let with_legacy = |s: &Stream| s.alive && s.order == StreamOrder::WithLegacy;
+        let with_legacy = |s: &Stream| !s.ended && s.order == StreamOrder::WithLegacy;
         if stream.index == legacy {
             let mut clock = std::mem::take(&mut self.streams[legacy as usize].clock);
             for other in self.streams.iter().filter(|other| with_legacy(other)) {
@@ -235,13 +236,19 @@ impl Order {
         *self.streams[stream.index as usize].clock.slot(stream.index) += 1;
     }
 
-    /// A use of this stream ends here. On a destroyed stream it ended with the stream; `None` if
-    /// all of that stream is long complete.
+    /// The stream is given nothing more.
+    pub(crate) fn stream_ends(&mut self, stream: StreamId) {
+        let stream = self.stream(stream);
+        self.streams[stream.index as usize].ended = true;
+    }
+
+    /// A use of this stream ends here. On a stream that is given nothing more it ended with the
+    /// last that it was given; `None` if all of that stream is long complete.
     pub(crate) fn end_of_use(&mut self, stream: StreamRef) -> Option<End> {
         if self.reference(stream.index) != stream {
             return None;
         }
-        if self.streams[stream.index as usize].alive {
+        if !self.streams[stream.index as usize].ended {
             self.advance(stream);
         }
         Some(End {

@@ -58,7 +58,7 @@ impl<'a> Input<'a> {
             let count = Rc::new(Cell::new(0));
             compressed = Some(Rc::clone(&count));
             let counted = BufReader::with_capacity(
-                CHUNK,
+                CHUNK / 4,
                 Counted {
                     inner: whole,
                     count,
@@ -132,7 +132,9 @@ impl<'a> Input<'a> {
     /// Reads one more chunk to the end of the buffer.
     fn fill(&mut self) -> Result<(), TraceError> {
         let old = self.buffer.len();
-        self.buffer.resize(old + CHUNK, 0);
+        // Small files are not worth a large buffer.
+        let chunk = (self.produced as usize).clamp(CHUNK / 32, CHUNK);
+        self.buffer.resize(old + chunk, 0);
         let got = loop {
             match self.source.read(&mut self.buffer[old..]) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -23,6 +23,8 @@ const ACCESS: [AccessGrant; 1] = [AccessGrant {
 fn in_its_own_process(name: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--ignored", "--test-threads=1", name])
+        // Arenas come with threads that happen to run together, and take address space.
+        .env("MALLOC_ARENA_MAX", "1")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -210,8 +212,10 @@ fn child_nothing_is_left_of_dropped_devices() {
     let before = counts();
     (0..200).for_each(|_| use_one());
     let after = counts();
-    assert_eq!((after.1, after.2, after.3), (0, before.2, before.3));
+    assert_eq!((after.1, after.2), (0, before.2));
+    // The system's lists may still show threads that have been joined, and their stacks.
     assert!(after.0 <= before.0 + 20, "{before:?} {after:?}");
+    assert!(after.3 <= before.3 + 20, "{before:?} {after:?}");
     // Less than a reservation a hundred devices (pages of 4 KiB or more).
     assert!(after.4 <= before.4 + 16 * 1024, "{before:?} {after:?}");
 }

@@ -300,6 +300,28 @@ fn an_event_recorded_before_the_stream_goes_covers_its_uses() {
 }
 
 #[test]
+fn a_stream_that_ends_needs_no_event_after_the_frees() {
+    for ends in [true, false] {
+        let log = Log::new();
+        log.create_stream(A);
+        log.create_event(E);
+        log.block(BASE, 4096, A);
+        if ends {
+            log.checker.stream_ends(A);
+        }
+        log.record(E, A);
+        log.freed(BASE);
+        log.destroy_stream(A);
+        log.query(E, true);
+        if ends {
+            in_time(&log, B);
+        } else {
+            too_early(&log, B);
+        }
+    }
+}
+
+#[test]
 fn uses_of_a_destroyed_stream_complete_with_the_device() {
     let log = Log::new();
     log.create_stream(A);

@@ -1,7 +1,7 @@
 //! What the pool needs of a device, and the rules that every device keeps.
 //!
-//! [`Device`] is the contract. Three implementations stand behind it: [`cuda`](self) (the NVIDIA
-//! driver), [`host`](self) (real bytes in mapped pages of this machine) and [`sim`](self) (no
+//! [`Device`] is the contract. Three implementations stand behind it: [`cuda`] (the NVIDIA
+//! driver), [`host`] (real bytes in mapped pages of this machine) and [`sim`] (no
 //! bytes, virtual time). The emulations refuse whatever the driver refuses, with the driver's
 //! codes, so that a pool that works on them works on a GPU.
 //!
@@ -17,7 +17,8 @@
 //! 2. **A handle is mapped whole**, from its first byte to its last (DRV `cuMemMap`: "offset
 //!    currently must be zero"; MEASURED: an offset, or a smaller size, gives not supported, 801).
 //! 3. **A mapping lies inside one reservation** and over no other mapping (DRV `cuMemMap`:
-//!    invalid value, 1).
+//!    invalid value, 1). The driver does not check all of it (MEASURED: it maps into a reservation
+//!    that was freed before); the emulations do.
 //! 4. **Access is needed before use.** A fresh mapping can be touched by nobody;
 //!    [`Device::set_access`] covers one or more whole mappings, without holes between them (DRV
 //!    `cuMemSetAccess`). After a new mapping at the same address it is needed again. A stream that
@@ -68,6 +69,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use cuda::CudaDevice;
 pub use error::{Call, DeviceError, Status};
 pub use faults::Faults;
 pub use host::HostDevice;
@@ -264,7 +266,8 @@ impl Findings {
         self.wrong_bytes.load(Ordering::Acquire)
     }
 
-    /// One of the words that were found instead, if any byte was wrong.
+    /// One of the words that were found instead, if any byte was wrong. Where the range begins or
+    /// ends inside a 16-byte unit, only the wrong byte of that word may be from memory.
     pub fn found_word(&self) -> Option<u64> {
         (self.wrong_bytes() > 0).then(|| self.found_word.load(Ordering::Relaxed))
     }

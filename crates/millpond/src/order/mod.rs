@@ -88,6 +88,23 @@ impl Clock {
     }
 }
 
+/// What counts as a reason to use memory of another stream. A stream's own order always counts,
+/// and so does what the caller has synchronised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reasons {
+    /// Waits on events.
+    pub(crate) ordered: bool,
+    /// Completion, as the host has seen by asking.
+    pub(crate) completed: bool,
+}
+
+impl Reasons {
+    const ALL: Reasons = Reasons {
+        ordered: true,
+        completed: true,
+    };
+}
+
 /// An event of the pool's own that stands for a position of a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Marker {
@@ -117,6 +134,8 @@ struct Timeline {
     life: Life,
     now: u64,
     done: u64,
+    /// The part of `done` that the caller himself waited for.
+    synchronized: u64,
     clock: Clock,
     /// In order of position.
     markers: VecDeque<Marker>,
@@ -165,6 +184,7 @@ impl Order {
             life: Life::Alive,
             now: 0,
             done: 0,
+            synchronized: 0,
             clock: Clock::default(),
             markers: VecDeque::new(),
             unmarked: 0,
@@ -199,6 +219,12 @@ impl Order {
         })
     }
 
+    /// Slots, of streams that live and of others.
+    #[cfg(test)]
+    pub(crate) fn slots(&self) -> usize {
+        self.timelines.len()
+    }
+
     /// The position of the stream's next free, taken: all it ran so far comes before. A stream
     /// that is gone was given nothing after its last position, so that one stands for all.
     pub(crate) fn advance(&mut self, stream: StreamIndex) -> End {
@@ -227,16 +253,23 @@ impl Order {
         self.timelines[end.stream.slot()].done >= end.position
     }
 
-    /// Whether the work up to an end comes before whatever `asker` runs next.
+    /// Whether the work up to an end comes before whatever `asker` runs next, for any reason.
     pub(crate) fn is_before(&self, end: End, asker: StreamIndex) -> bool {
-        end.stream == asker
-            || self.timelines[asker.slot()].clock.at(end.stream) >= end.position
-            || self.is_completed(end)
+        self.is_before_by(end, asker, Reasons::ALL)
     }
 
-    /// Whether `asker` may use a range with these ends at once.
-    pub(crate) fn usable(&self, ends: &Ends, asker: StreamIndex) -> bool {
-        ends.iter().all(|end| self.is_before(end, asker))
+    fn is_before_by(&self, end: End, asker: StreamIndex, reasons: Reasons) -> bool {
+        let ordered = || self.timelines[asker.slot()].clock.at(end.stream) >= end.position;
+        end.stream == asker
+            || self.timelines[end.stream.slot()].synchronized >= end.position
+            || (reasons.ordered && ordered())
+            || (reasons.completed && self.is_completed(end))
+    }
+
+    /// Whether `asker` may use a range with these ends at once, for reasons that count.
+    pub(crate) fn usable(&self, ends: &Ends, asker: StreamIndex, reasons: Reasons) -> bool {
+        ends.iter()
+            .all(|end| self.is_before_by(end, asker, reasons))
     }
 
     /// Whether nothing uses a range with these ends any more, as the host has seen.
@@ -277,8 +310,22 @@ impl Order {
         Clock(self.timelines.iter().map(|t| t.now).collect())
     }
 
+    /// The caller has waited for all this on the host.
+    pub(crate) fn synchronized_knowledge(&mut self, knowledge: &Clock) {
+        for (slot, timeline) in self.timelines.iter_mut().enumerate() {
+            let position = knowledge.at(StreamIndex(slot as u32)).min(timeline.now);
+            timeline.synchronized = timeline.synchronized.max(position);
+        }
+        self.completed_knowledge(knowledge);
+    }
+
+    /// Whether more than one stream lives, so that one may wait for another.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.alive >= 2 || self.timelines.len() >= 2
+    }
+
     /// The host has seen that all this is completed.
-    pub(crate) fn completed_knowledge(&mut self, knowledge: &Clock) {
+    fn completed_knowledge(&mut self, knowledge: &Clock) {
         for (slot, timeline) in self.timelines.iter_mut().enumerate() {
             let position = knowledge.at(StreamIndex(slot as u32)).min(timeline.now);
             timeline.done = timeline.done.max(position);

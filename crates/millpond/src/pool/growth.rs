@@ -65,27 +65,35 @@ enum Planned {
 impl Inner {
     /// Grows the pool so that the request is served, with new handles as far as the limit and the
     /// device allow; with `moving`, also with the handles of wholly free ranges whose uses are
-    /// completed.
-    pub(super) fn grow(&self, need: &Need, moving: bool) -> Result<Granted, Refused> {
+    /// completed. Does not go beyond `within` reserved bytes.
+    pub(super) fn grow(&self, need: &Need, moving: bool, within: u64) -> Result<Granted, Refused> {
         if !self.device.capabilities().mapping {
-            return self.grow_plain(need);
+            return self.grow_plain(need, within);
         }
-        let mut device_full = false;
+        // What the device is believed to have left; it is asked only after it has refused.
+        let mut available = u64::MAX;
         loop {
-            let planned = self.lock().plan_growth(need, moving, device_full);
+            let planned = self.lock().plan_growth(need, moving, within, available);
             match planned {
                 Planned::Go(plan) => match self.carry_out(need, *plan) {
-                    Err(refused) if refused.wall == Wall::DeviceFull && moving && !device_full => {
-                        device_full = true;
+                    Err(refused) if refused.wall == Wall::DeviceFull && moving && available > 0 => {
+                        let asked_before = available < u64::MAX;
+                        let info = if asked_before {
+                            None
+                        } else {
+                            self.device.memory_info().ok()
+                        };
+                        available = info.map_or(0, |info| info.free);
                     }
                     outcome => return outcome,
                 },
                 Planned::NeedsAddresses => match self.reserve_for(need) {
                     Ok(()) => {}
-                    Err(error) => return self.grow_plain(need).map_err(|_| error),
+                    Err(error) => return self.grow_plain(need, within).map_err(|_| error),
                 },
                 Planned::NoRoom => {
-                    let wall = if device_full {
+                    let refused = available < u64::MAX;
+                    let wall = if refused {
                         Wall::DeviceFull
                     } else {
                         Wall::LimitReached
@@ -134,71 +142,95 @@ impl Inner {
         }
     }
 
-    fn carry_out(&self, need: &Need, plan: Plan) -> Result<Granted, Refused> {
-        let mut vacated = Vec::new();
-        let mut kept = Vec::new();
-        let mut failure = None;
-        for entry in &plan.vacate {
-            let Mapping { address, handle } = entry.mapping;
-            match self.device.unmap(address, handle.size) {
-                Ok(()) => vacated.push(entry.clone()),
-                Err(error) => {
-                    failure = Some(error);
-                    kept.push(entry.clone());
-                }
-            }
-        }
+    /// Creates, makes room and maps, in this order: what is most likely to be refused comes
+    /// first, when nothing has to be undone for it.
+    fn carry_out(&self, need: &Need, mut plan: Plan) -> Result<Granted, Refused> {
+        let mut handles = std::mem::take(&mut plan.spare);
         let mut created = Vec::new();
-        for &size in &plan.create {
-            if failure.is_some() {
-                break;
-            }
-            match self.device.create(size, HandleProperties::default()) {
-                Ok(id) => created.push(Handle { size, id }),
-                Err(error) => failure = Some(error),
-            }
-        }
-        // The largest first: where a plan's last handle reaches beyond the block, what is left
-        // over is then in the smallest.
-        let mut handles: Vec<Handle> = plan.spare.clone();
-        handles.extend(vacated.iter().map(|entry| entry.mapping.handle));
-        handles.extend(&created);
+        let mut vacated = Vec::new();
         let mut stranded = Vec::new();
-        let mapped = match failure {
-            Some(error) => Err(error),
-            None => mapping::back(&*self.device, plan.back_from, &handles, &self.grants).map_err(
-                |failed| {
-                    stranded = failed.stranded;
-                    failed.error
-                },
-            ),
+        let outcome = self
+            .create_handles(&plan.create, &mut created)
+            .and_then(|()| self.unmap_in_turn(&mut plan.vacate, &mut vacated))
+            .and_then(|()| {
+                handles.extend(vacated.iter().map(|entry| entry.mapping.handle));
+                handles.extend(&created);
+                mapping::back(&*self.device, plan.back_from, &handles, &self.grants).map_err(
+                    |failed| {
+                        stranded = failed.stranded;
+                        failed.error
+                    },
+                )
+            });
+        let error = match outcome {
+            Ok(mappings) => {
+                let mut state = self.lock();
+                for entry in vacated {
+                    state.settle_vacated(entry);
+                }
+                state.pages.created(&created);
+                return Ok(state.settle_growth(need, plan, mappings));
+            }
+            Err(error) => error,
         };
+        // What was created goes back to the device, but for what is stranded or is not taken.
+        let is_stranded = |h: &Handle| stranded.iter().any(|s: &Mapping| s.handle.id == h.id);
+        let kept = created
+            .iter()
+            .filter(|h| is_stranded(h) || self.device.release(h.id).is_err());
+        let kept: Vec<Handle> = kept.copied().collect();
+        let mut spare: Vec<Handle> = handles;
+        spare.retain(|h| !created.contains(h));
+        spare.extend(kept.iter().copied());
+        spare.retain(|h| !is_stranded(h));
         let mut state = self.lock();
-        state.pages.created(created.len() as u64);
-        let not_created = plan.create.iter().sum::<u64>() - sum(&created);
-        state.pages.broken_promise(not_created);
+        state.pages.created(&created);
+        state
+            .pages
+            .broken_promise(plan.create.iter().sum::<u64>() - sum(&created));
+        for &handle in created.iter().filter(|h| !kept.contains(h)) {
+            state.pages.released(handle);
+        }
         for entry in vacated {
+            let handle = entry.mapping.handle;
+            if !spare.contains(&handle) && !is_stranded(&handle) {
+                spare.push(handle);
+            }
             state.settle_vacated(entry);
         }
-        for entry in kept {
-            state.unclaim(entry.claim);
+        state.undo_growth(plan, spare, stranded);
+        let full = error.status == Status::OUT_OF_MEMORY;
+        let wall = if full {
+            Wall::DeviceFull
+        } else {
+            Wall::InPieces
+        };
+        Err(Refused {
+            wall,
+            error: Some(error),
+        })
+    }
+
+    fn create_handles(&self, sizes: &[u64], into: &mut Vec<Handle>) -> Result<(), DeviceError> {
+        for &size in sizes {
+            let id = self.device.create(size, HandleProperties::default())?;
+            into.push(Handle { size, id });
         }
-        match mapped {
-            Ok(mappings) => Ok(state.settle_growth(need, plan, mappings)),
-            Err(error) => {
-                handles.retain(|h| stranded.iter().all(|s| s.handle.id != h.id));
-                state.undo_growth(plan, handles, stranded);
-                drop(state);
-                let wall = match error.status {
-                    Status::OUT_OF_MEMORY => Wall::DeviceFull,
-                    _ => Wall::InPieces,
-                };
-                Err(Refused {
-                    wall,
-                    error: Some(error),
-                })
-            }
+        Ok(())
+    }
+
+    /// Takes mappings away until one refuses; moves those that went from `entries` to `gone`.
+    fn unmap_in_turn(
+        &self,
+        entries: &mut Vec<Vacated>,
+        gone: &mut Vec<Vacated>,
+    ) -> Result<(), DeviceError> {
+        while let Some(entry) = entries.last() {
+            self.device
+                .unmap(entry.mapping.address, entry.mapping.handle.size)?;
+            gone.extend(entries.pop());
         }
+        Ok(())
     }
 }
 
@@ -211,7 +243,7 @@ fn sum(handles: &[Handle]) -> u64 {
 }
 
 impl State {
-    fn plan_growth(&mut self, need: &Need, moving: bool, device_full: bool) -> Planned {
+    fn plan_growth(&mut self, need: &Need, moving: bool, within: u64, available: u64) -> Planned {
         let Some(site) = self.best_site(need) else {
             return Planned::NeedsAddresses;
         };
@@ -236,11 +268,8 @@ impl State {
             }
             got = 0;
         }
-        let headroom = if device_full {
-            0
-        } else {
-            self.pages.headroom()
-        };
+        let headroom = self.pages.headroom(within).min(available);
+        let headroom = headroom - headroom % self.pages.granularity();
         if got < missing && moving && headroom < missing - got {
             let want = missing - got - headroom.min(missing - got);
             let room = site.room_to - site.back_from - got;
@@ -281,7 +310,8 @@ impl State {
     fn sites_in(&self, need: &Need, gap: Gap) -> Vec<Site> {
         let granularity = self.pages.granularity();
         let usable = |id: &crate::space::ExtentId| {
-            self.order.usable(&self.extents.get(*id).ends, need.stream)
+            self.order
+                .usable(&self.extents.get(*id).ends, need.stream, need.reasons)
         };
         let below = if self.reservations.joins(gap.start) {
             self.extents.free_below_gap(gap.start).filter(usable)
@@ -418,13 +448,10 @@ impl State {
         self.hand_out(need, extent)
     }
 
-    fn undo_growth(&mut self, plan: Plan, handles: Vec<Handle>, stranded: Vec<Mapping>) {
+    fn undo_growth(&mut self, plan: Plan, spare: Vec<Handle>, stranded: Vec<Mapping>) {
         self.unhold(&plan.below);
         self.unhold(&plan.above);
-        for claim in [plan.below, plan.above].into_iter().flatten() {
-            self.unclaim(claim);
-        }
-        for handle in handles {
+        for handle in spare {
             self.pages.put_spare(handle);
         }
         self.reservations.unclaim(plan.back_from, plan.back_to);
@@ -432,5 +459,6 @@ impl State {
             self.reservations.claim(mapping.address, mapping.end());
             self.stranded.push(mapping);
         }
+        self.put_back(plan);
     }
 }

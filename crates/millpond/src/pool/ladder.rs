@@ -2,10 +2,11 @@
 //! nothing helps.
 //!
 //! 1. What other streams have finished meanwhile.
-//! 2. New handles, within the limit.
+//! 2. New handles, within the budget that [`Waits`](super::Waits) sets.
 //! 3. A wait in the asking stream, for memory that another one is not done with.
-//! 4. The handles of wholly free ranges, moved to where the request fits.
-//! 5. Waiting on the host for pending memory, one event at a time, trying again after each.
+//! 4. New handles, within the limit.
+//! 5. The handles of wholly free ranges, moved to where the request fits.
+//! 6. Waiting on the host for pending memory, one event at a time, trying again after each.
 
 use std::sync::PoisonError;
 
@@ -21,20 +22,34 @@ impl Inner {
         if need.size > self.most_there_can_be() {
             return Err(self.out_of_memory(&need, Wall::NeverFits, None));
         }
-        self.observe(false);
+        if self.reuse.allow_opportunistic {
+            self.observe(false);
+        }
         if let Some(granted) = self.claim_now(&need) {
             return Ok(granted);
         }
-        let mut refused = match self.grow(&need, false) {
+        let (budget, shared) = {
+            let state = self.lock();
+            (state.budget(self.waits), state.order.is_shared())
+        };
+        let mut refused = match self.grow(&need, false, budget) {
             Ok(granted) => return Ok(granted),
             Err(refused) => refused,
         };
-        if let Some(granted) = self.claim_after_waits(&need, &mut refused) {
-            return Ok(granted);
+        if shared && self.reuse.allow_internal_dependencies {
+            if let Some(granted) = self.claim_after_waits(&need, &mut refused) {
+                return Ok(granted);
+            }
+        }
+        if budget < u64::MAX {
+            refused = match self.grow(&need, false, u64::MAX) {
+                Ok(granted) => return Ok(granted),
+                Err(refused) => refused,
+            };
         }
         self.observe(true);
         loop {
-            match self.grow(&need, true) {
+            match self.grow(&need, true, u64::MAX) {
                 Ok(granted) => return Ok(granted),
                 Err(again) => refused.replace(again),
             }

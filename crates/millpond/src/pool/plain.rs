@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 
 impl Inner {
     /// Grows the pool by one plain allocation that holds the request.
-    pub(super) fn grow_plain(&self, need: &Need) -> Result<Granted, Refused> {
+    pub(super) fn grow_plain(&self, need: &Need, within: u64) -> Result<Granted, Refused> {
         let limit = Refused {
             wall: Wall::LimitReached,
             error: None,
@@ -37,7 +37,7 @@ impl Inner {
         };
         let size = {
             let mut state = self.lock();
-            let headroom = state.pages.headroom();
+            let headroom = state.pages.headroom(within);
             let size = if wanted <= headroom { wanted } else { least };
             if size > headroom {
                 return Err(limit);
@@ -49,6 +49,7 @@ impl Inner {
         let mut state = self.lock();
         match allocated {
             Ok(address) => {
+                state.pages.kept_promise(size);
                 state.reservations.add(address, size);
                 state.reservations.claim(address, address + size);
                 state.plain.insert(address, size);

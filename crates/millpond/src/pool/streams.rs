@@ -174,7 +174,7 @@ impl Pool {
             state.order.knowledge(index)
         };
         self.inner.device.synchronize_stream(stream)?;
-        self.inner.lock().order.completed_knowledge(&knowledge);
+        self.inner.lock().order.synchronized_knowledge(&knowledge);
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl Inner {
         let everything = self.lock().order.everything();
         self.device.synchronize()?;
         let mut state = self.lock();
-        state.order.completed_knowledge(&everything);
+        state.order.synchronized_knowledge(&everything);
         state.settle_finished_streams();
         Ok(())
     }

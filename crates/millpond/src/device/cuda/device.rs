@@ -29,7 +29,7 @@ const USUAL_GRANULARITY: u64 = 2 << 20;
 /// A GPU, or a MIG instance of one, through the NVIDIA driver.
 ///
 /// The rules are those of [`Device`](crate::device::Device); the surroundings are described in the
-/// [module](self)'s documentation. Dropping it waits for the context's work if host functions,
+/// [module](crate::device::cuda)'s documentation. Dropping it waits for the context's work if host functions,
 /// fills or verifications may be under way, so that nothing runs on memory that is gone.
 pub struct CudaDevice {
     pub(super) context: Context,

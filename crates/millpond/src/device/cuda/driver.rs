@@ -311,7 +311,12 @@ fn stub(name: &str) -> DeviceError {
 fn open_library(name: &str) -> Result<Library, String> {
     // SAFETY: loading runs the library's initialisers; by its name this is the NVIDIA driver,
     // which any CUDA program loads in this way.
-    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())
+    let opened = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
+    opened.map_err(|error| match std::error::Error::source(&error) {
+        // The loader's own words, which name the file.
+        Some(source) => source.to_string(),
+        None => format!("{name}: {error}"),
+    })
 }
 
 /// The address of an exported function.

@@ -235,7 +235,8 @@ impl MemoryRules {
     }
 
     /// What a range is made of, if the device may touch all of it in this way; else illegal
-    /// address (700), the answer to work that touches what it may not.
+    /// address (700), the answer to work that touches what it may not. A range lies in mappings
+    /// without holes between them, or in one plain allocation. An empty one touches nothing.
     pub(crate) fn translate(
         &self,
         call: Call,
@@ -247,17 +248,30 @@ impl MemoryRules {
             .checked_add(size)
             .ok_or_else(|| illegal(call, address, "the range ends beyond the address space"))?;
         let mut pieces = SmallVec::new();
+        if size == 0 {
+            return Ok(pieces);
+        }
+        let Some((first, _)) = self.mapping_at(address) else {
+            pieces.push(self.piece_of_allocation(call, address, size)?);
+            return Ok(pieces);
+        };
         let mut at = address;
-        while at < end {
-            let (base, whole, backing) = self.backing_at(call, at, needed)?;
-            let piece_end = end.min(base.saturating_add(whole));
+        for (&base, mapping) in self.mappings.range(first..end) {
+            if base > at {
+                break;
+            }
+            check_protection(call, at, mapping.protection, needed)?;
+            let piece_end = end.min(base.saturating_add(mapping.size));
             pieces.push(Piece {
                 base,
-                backing,
+                backing: Backing::Memory(mapping.memory),
                 offset: at - base,
                 size: piece_end - at,
             });
             at = piece_end;
+        }
+        if at < end {
+            return Err(illegal(call, at, "nothing is mapped there"));
         }
         Ok(pieces)
     }
@@ -273,33 +287,26 @@ impl MemoryRules {
             .count() as u64
     }
 
-    fn backing_at(
+    fn piece_of_allocation(
         &self,
         call: Call,
         address: u64,
-        needed: Protection,
-    ) -> Result<(u64, u64, Backing), DeviceError> {
-        if let Some((base, mapping)) = self.mapping_at(address) {
-            let may = match needed {
-                Protection::None => true,
-                Protection::Read => mapping.protection != Protection::None,
-                Protection::ReadWrite => mapping.protection == Protection::ReadWrite,
-            };
-            if !may {
-                return Err(illegal(
-                    call,
-                    address,
-                    format!(
-                        "its mapping has access {:?}, and {needed:?} is needed; set access after \
-                         every mapping",
-                        mapping.protection
-                    ),
-                ));
-            }
-            return Ok((base, mapping.size, Backing::Memory(mapping.memory)));
-        }
+        size: u64,
+    ) -> Result<Piece, DeviceError> {
         match self.allocations.range(..=address).next_back() {
-            Some((&base, &size)) if address - base < size => Ok((base, size, Backing::Allocation)),
+            Some((&base, &whole)) if address - base < whole => {
+                let offset = address - base;
+                if size > whole - offset {
+                    let detail = format!("the allocation of {whole:#x} bytes at {base:#x} ends");
+                    return Err(illegal(call, base.saturating_add(whole), detail));
+                }
+                Ok(Piece {
+                    base,
+                    backing: Backing::Allocation,
+                    offset,
+                    size,
+                })
+            }
             _ => Err(illegal(call, address, "nothing is mapped there")),
         }
     }
@@ -376,6 +383,30 @@ fn end_of(call: Call, address: u64, size: u64) -> Result<u64, DeviceError> {
             format!("{size:#x} bytes at {address:#x} end beyond the address space"),
         )
     })
+}
+
+fn check_protection(
+    call: Call,
+    address: u64,
+    given: Protection,
+    needed: Protection,
+) -> Result<(), DeviceError> {
+    let may = match needed {
+        Protection::None => true,
+        Protection::Read => given != Protection::None,
+        Protection::ReadWrite => given == Protection::ReadWrite,
+    };
+    if may {
+        return Ok(());
+    }
+    Err(illegal(
+        call,
+        address,
+        format!(
+            "its mapping has access {given:?}, and {needed:?} is needed; set access after every \
+             mapping"
+        ),
+    ))
 }
 
 fn illegal(call: Call, address: u64, detail: impl Into<String>) -> DeviceError {

@@ -411,6 +411,9 @@ fn a_range_is_the_pieces_of_what_lies_under_it() {
             (Backing::Memory(MemoryId(1)), 0, PAGE - 1),
         ]
     );
+    for nowhere in [0, BASE + 5, BASE + 3 * PAGE, u64::MAX] {
+        assert_eq!(touch(&rules, nowhere, 0), None);
+    }
     rules.add_allocation(4096, 100);
     let read = rules.translate(Call::Fill, 4100, 96, Protection::ReadWrite);
     assert_eq!(read.unwrap()[0].backing, Backing::Allocation);

@@ -6,10 +6,11 @@
 //! copies are real work on those bytes. Work that touches what it may not fails the device, never
 //! the process.
 //!
-//! - [`space`]: what lies where; with [`os`] the only room with unsafe code.
-//! - [`limits`]: what the machine can give.
-//! - [`streams`], [`queue`]: who waits for whom; [`worker`], [`work`]: what the streams do.
-//! - [`delays`]: operations held back by a seed.
+//! - `space`: what lies where; with `os` the only room with unsafe code.
+//! - `touched`: what of it is ready to be written.
+//! - `limits`: what the machine can give.
+//! - `streams`, `queue`: who waits for whom; `worker`, `work`: what the streams do.
+//! - `delays`: operations held back by a seed.
 //!
 //! It differs from a GPU in this: access is looked up when streams and [`HostDevice::read`] touch
 //! memory, not enforced against the program's own pointers; a thread's
@@ -24,6 +25,7 @@ mod space;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod touched;
 mod work;
 mod worker;
 

@@ -98,6 +98,18 @@ pub(super) unsafe fn take_away(address: u64, size: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Sets the page tables up for writing a range: far cheaper at once than by a fault a page.
+///
+/// # Safety
+///
+/// The range is placed, begins at a page, and stays placed during the call.
+pub(super) unsafe fn prepare(address: u64, size: u64) {
+    let advice = rustix::mm::Advice::LinuxPopulateWrite;
+    // Where the kernel does not know the advice (before 5.14), faults do the same.
+    // SAFETY: the caller vouches for the range; the advice changes no bytes.
+    let _ = unsafe { rustix::mm::madvise(pointer(address), size as usize, advice) };
+}
+
 /// Reads the bytes at `address`.
 ///
 /// # Safety

@@ -70,6 +70,10 @@ struct State {
     indexed: u64,
     /// A worker was started.
     worker: bool,
+    /// The worker waits for work. (Telling nobody costs a system call as well.)
+    idle: bool,
+    /// How many wait for progress.
+    waiting: usize,
     /// Nothing more will be queued.
     closed: bool,
 }
@@ -84,6 +88,8 @@ impl Queue {
                 queued: 0,
                 indexed: 0,
                 worker: false,
+                idle: false,
+                waiting: 0,
                 closed: false,
             }),
             work: Condvar::new(),
@@ -119,8 +125,11 @@ impl Queue {
         };
         state.queued += 1;
         state.operations.push_back(Queued { operation, index });
+        let idle = state.idle;
         drop(state);
-        self.work.notify_one();
+        if idle {
+            self.work.notify_one();
+        }
     }
 
     /// Says that nothing more will be queued: the worker ends when all is done.
@@ -139,10 +148,12 @@ impl Queue {
             if state.closed {
                 return None;
             }
+            state.idle = true;
             state = self
                 .work
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.idle = false;
         }
     }
 
@@ -150,8 +161,11 @@ impl Queue {
     pub(super) fn complete(&self) {
         let state = self.state();
         self.completed.fetch_add(1, Ordering::Release);
+        let waiting = state.waiting;
         drop(state);
-        self.progress.notify_all();
+        if waiting > 0 {
+            self.progress.notify_all();
+        }
     }
 
     /// Everything queued so far.
@@ -187,6 +201,7 @@ impl Mark {
             return;
         }
         let mut state = self.queue.state();
+        state.waiting += 1;
         while !self.is_completed() {
             state = self
                 .queue
@@ -194,5 +209,6 @@ impl Mark {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        state.waiting -= 1;
     }
 }

@@ -17,10 +17,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::limits::{self, MappingCount};
 use super::os::{self, FileIdentity};
-use crate::device::emulation::{Gone, MemoryId, MemoryRules};
+use super::touched::Touched;
+use crate::device::emulation::{Gone, MemoryId, MemoryRules, Piece};
 use crate::device::{
     AccessGrant, Call, Capabilities, DeviceError, HandleId, HandleProperties, MemoryInfo,
     Protection, ShareKind, Shareable, Status,
@@ -49,6 +51,7 @@ struct State {
     /// Where each plain allocation lies in the file, by its address.
     allocations: FxHashMap<u64, u64>,
     mappings: MappingCount,
+    touched: Touched,
     next_handle: u64,
     next_offset: u64,
     /// Bytes of the file that are in use, written or not.
@@ -79,6 +82,7 @@ impl AddressSpace {
                 shared: FxHashMap::default(),
                 allocations: FxHashMap::default(),
                 mappings: MappingCount::new(),
+                touched: Touched::default(),
                 next_handle: 1,
                 next_offset: 0,
                 promised: 0,
@@ -264,6 +268,7 @@ impl AddressSpace {
             return Err(limits::refusal(Call::Map, size, &error));
         }
         state.rules.add_mapping(planned);
+        state.touched.add(address, size);
         Ok(())
     }
 
@@ -290,10 +295,11 @@ impl AddressSpace {
         let neighbours = state.rules.mapped_neighbours(address, size);
         let removed = state.rules.remove_mappings(address, size);
         state.mappings.give(removed.len() as u64 + 1 - neighbours);
-        let discarded: Vec<_> = removed
-            .iter()
-            .filter_map(|removed| state.forget(removed.gone?))
-            .collect();
+        let mut discarded = Vec::new();
+        for removed in removed {
+            state.touched.remove(removed.address);
+            discarded.extend(removed.gone.and_then(|gone| state.forget(gone)));
+        }
         drop(state);
         self.discard(discarded);
         Ok(())
@@ -312,6 +318,7 @@ impl AddressSpace {
         match self.place_anywhere(whole, self.file.as_fd(), offset) {
             Ok(address) => {
                 state.rules.add_allocation(address, size);
+                state.touched.add(address, whole);
                 state.allocations.insert(address, offset);
                 Ok(address)
             }
@@ -345,6 +352,7 @@ impl AddressSpace {
         unsafe { os::give_back(address, whole) }
             .map_err(|error| limits::refusal(Call::Free, whole, &error))?;
         state.rules.remove_allocation(address);
+        state.touched.remove(address);
         state.mappings.give(1);
         let offset = state.allocations.remove(&address);
         state.promised -= whole;
@@ -454,12 +462,12 @@ impl Held<'_> {
         size: u64,
         needed: Protection,
     ) -> Result<Bytes<'_>, DeviceError> {
-        self.0.rules.translate(call, address, size, needed)?;
         Ok(Bytes {
+            pieces: self.0.rules.translate(call, address, size, needed)?,
             address,
             size,
             writable: needed == Protection::ReadWrite,
-            _held: self,
+            held: self,
         })
     }
 }
@@ -469,7 +477,8 @@ pub(super) struct Bytes<'a> {
     address: u64,
     size: u64,
     writable: bool,
-    _held: &'a Held<'a>,
+    pieces: SmallVec<[Piece; 1]>,
+    held: &'a Held<'a>,
 }
 
 impl Bytes<'_> {
@@ -477,6 +486,18 @@ impl Bytes<'_> {
         let end = offset.checked_add(size as u64);
         assert!(end.is_some_and(|end| end <= self.size), "outside the range");
         self.address + offset
+    }
+
+    /// Makes ready for all of the range to be written.
+    pub(super) fn prepare(&self) {
+        for piece in &self.pieces {
+            let touched = &self.held.0.touched;
+            for (address, size) in touched.newly(piece.base, piece.offset, piece.size) {
+                // SAFETY: parts lie in the mapping they are parts of, which is placed, and the lock
+                // keeps it there.
+                unsafe { os::prepare(address, size) };
+            }
+        }
     }
 
     /// Reads from `offset` on. The bytes lie inside the range.

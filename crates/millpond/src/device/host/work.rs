@@ -15,11 +15,16 @@ const CHUNK: u64 = 1 << 20;
 /// multiple of a pattern's word, so that each block begins with the word's first byte.
 const BLOCK: usize = 16 << 10;
 
+/// Bytes to write from which setting up the page tables first is worth a system call.
+const WORTH_PREPARING: u64 = 64 << 10;
+
 const WORD: usize = size_of::<u64>();
 
-fn block_of(pattern: Pattern) -> [u8; BLOCK] {
+/// A block of the pattern, as far as a range of so many bytes needs it.
+fn block_of(pattern: Pattern, size: u64) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
-    for word in block.chunks_exact_mut(WORD) {
+    let words = size.div_ceil(WORD as u64) as usize;
+    for word in block.chunks_exact_mut(WORD).take(words) {
         word.copy_from_slice(&pattern.0.to_le_bytes());
     }
     block
@@ -42,10 +47,13 @@ pub(super) fn fill(
     size: u64,
     pattern: Pattern,
 ) -> Result<(), DeviceError> {
-    let block = block_of(pattern);
+    let block = block_of(pattern, size);
     for (start, length) in steps(size, CHUNK) {
         let held = space.hold();
         let bytes = held.bytes(Call::Fill, address + start, length, Protection::ReadWrite)?;
+        if length >= WORTH_PREPARING {
+            bytes.prepare();
+        }
         for (offset, length) in blocks(length) {
             bytes.store(offset, &block[..length]);
         }
@@ -61,7 +69,7 @@ pub(super) fn verify(
     pattern: Pattern,
     findings: &Findings,
 ) -> Result<(), DeviceError> {
-    let expected = block_of(pattern);
+    let expected = block_of(pattern, size);
     let mut found = [0; BLOCK];
     for (start, length) in steps(size, CHUNK) {
         let held = space.hold();
@@ -115,6 +123,9 @@ pub(super) fn copy(
             length,
             Protection::ReadWrite,
         )?;
+        if length >= WORTH_PREPARING {
+            to.prepare();
+        }
         for (offset, length) in blocks(length) {
             let block = &mut block[..length];
             from.load(offset, block);
