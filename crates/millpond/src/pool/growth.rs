@@ -55,6 +55,17 @@ struct Plan {
     vacate: Vec<Vacated>,
 }
 
+/// What a growth may use.
+#[derive(Clone, Copy, Debug)]
+struct Means {
+    /// The handles of wholly free ranges.
+    moving: bool,
+    /// New handles, up to so many reserved bytes.
+    within: u64,
+    /// What the device is believed to have left; it is asked only after it has refused.
+    available: u64,
+}
+
 /// What the planner says.
 enum Planned {
     Go(Box<Plan>),
@@ -82,21 +93,26 @@ impl Inner {
         if !self.device.capabilities().mapping {
             return self.grow_plain(need, within);
         }
-        // What the device is believed to have left; it is asked only after it has refused.
-        let mut available = u64::MAX;
+        let mut means = Means {
+            moving,
+            within,
+            available: u64::MAX,
+        };
         let mut widened = false;
         loop {
-            let planned = self.lock().plan_growth(need, moving, within, available);
+            let planned = self.lock().plan_growth(need, &means);
             match planned {
                 Planned::Go(plan) => match self.carry_out(need, *plan) {
-                    Err(refused) if refused.wall == Wall::DeviceFull && moving && available > 0 => {
-                        let asked_before = available < u64::MAX;
+                    Err(refused)
+                        if refused.wall == Wall::DeviceFull && moving && means.available > 0 =>
+                    {
+                        let asked_before = means.available < u64::MAX;
                         let info = if asked_before {
                             None
                         } else {
                             self.device.memory_info().ok()
                         };
-                        available = info.map_or(0, |info| info.free);
+                        means.available = info.map_or(0, |info| info.free);
                     }
                     outcome => return outcome,
                 },
@@ -106,7 +122,7 @@ impl Inner {
                 },
                 Planned::NeedsRoom if !widened && self.reserve_for(need).is_ok() => widened = true,
                 Planned::NeedsRoom | Planned::NoMemory => {
-                    let refused = available < u64::MAX;
+                    let refused = means.available < u64::MAX;
                     let wall = if refused {
                         Wall::DeviceFull
                     } else {
@@ -257,18 +273,13 @@ fn sum(handles: &[Handle]) -> u64 {
 }
 
 impl State {
-<<<<<<< HEAD
-    fn plan_growth(&mut self, need: &Need, moving: bool, within: u64, available: u64) -> Planned {
-        let Some(site) = self.best_site(need) else {
-=======
-    fn plan_growth(&mut self, need: &Need, moving: bool, available: u64) -> Planned {
+    fn plan_growth(&mut self, need: &Need, means: &Means) -> Planned {
         let sites = self.sites(need);
         if sites.is_empty() {
->>>>>>> rooms
             return Planned::NeedsAddresses;
         }
         for site in &sites {
-            match self.plan_at(site, need, moving, available) {
+            match self.plan_at(site, need, means) {
                 Ok(plan) => return Planned::Go(Box::new(plan)),
                 // Elsewhere even more is missing.
                 Err(Lack::Memory) => return Planned::NoMemory,
@@ -278,13 +289,7 @@ impl State {
         Planned::NeedsRoom
     }
 
-    fn plan_at(
-        &mut self,
-        site: &Site,
-        need: &Need,
-        moving: bool,
-        available: u64,
-    ) -> Result<Plan, Lack> {
+    fn plan_at(&mut self, site: &Site, need: &Need, means: &Means) -> Result<Plan, Lack> {
         let missing = site.missing();
         let mut lack = Lack::Memory;
         let below = self.take_neighbour(need, site.block, site.back_from);
@@ -308,9 +313,9 @@ impl State {
             got = 0;
             lack = Lack::Room;
         }
-        let headroom = self.pages.headroom(within).min(available);
+        let headroom = self.pages.headroom(means.within).min(means.available);
         let headroom = headroom - headroom % self.pages.granularity();
-        if got < missing && moving && headroom < missing - got {
+        if got < missing && means.moving && headroom < missing - got {
             let want = missing - got - headroom.min(missing - got);
             let room = site.room_to - site.back_from - got;
             let (vacate, too_large) = self.take_vacatable(want, room);
