@@ -257,18 +257,13 @@ fn sum(handles: &[Handle]) -> u64 {
 }
 
 impl State {
-<<<<<<< HEAD
     fn plan_growth(&mut self, need: &Need, moving: bool, within: u64, available: u64) -> Planned {
-        let Some(site) = self.best_site(need) else {
-=======
-    fn plan_growth(&mut self, need: &Need, moving: bool, available: u64) -> Planned {
         let sites = self.sites(need);
         if sites.is_empty() {
->>>>>>> rooms
             return Planned::NeedsAddresses;
         }
         for site in &sites {
-            match self.plan_at(site, need, moving, available) {
+            match self.plan_at(site, need, moving, within, available) {
                 Ok(plan) => return Planned::Go(Box::new(plan)),
                 // Elsewhere even more is missing.
                 Err(Lack::Memory) => return Planned::NoMemory,
@@ -283,6 +278,7 @@ impl State {
         site: &Site,
         need: &Need,
         moving: bool,
+        within: u64,
         available: u64,
     ) -> Result<Plan, Lack> {
         let missing = site.missing();

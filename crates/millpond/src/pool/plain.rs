@@ -41,50 +41,16 @@ impl Inner {
         for size in std::iter::once(wanted).chain(smaller) {
             {
                 let mut state = self.lock();
-                if size > state.pages.headroom() {
+                if size > state.pages.headroom(within) {
                     continue;
                 }
                 state.pages.promise(size);
             }
             let allocated = self.device.allocate(size);
             let mut state = self.lock();
-<<<<<<< HEAD
-            let headroom = state.pages.headroom(within);
-            let size = if wanted <= headroom { wanted } else { least };
-            if size > headroom {
-                return Err(limit);
-            }
-            state.pages.promise(size);
-            size
-        };
-        let allocated = self.device.allocate(size);
-        let mut state = self.lock();
-        match allocated {
-            Ok(address) => {
-                state.pages.kept_promise(size);
-                state.reservations.add(address, size);
-                state.reservations.claim(address, address + size);
-                state.plain.insert(address, size);
-                let whole = state.extents.insert_taken(address, size, false, false);
-                // A plain allocation is aligned to the grain at least (contract: `allocate`).
-                let block = align_up(address, need.alignment).unwrap_or(address);
-                Ok(state.cut_out(need, whole, block))
-            }
-            Err(error) => {
-                state.pages.broken_promise(size);
-                let full = error.status == Status::OUT_OF_MEMORY;
-                let wall = if full {
-                    Wall::DeviceFull
-                } else {
-                    Wall::InPieces
-                };
-                Err(Refused {
-                    wall,
-                    error: Some(error),
-                })
-=======
             match allocated {
                 Ok(address) => {
+                    state.pages.kept_promise(size);
                     let whole = state.add_plain(address, size);
                     // It is aligned to the grain at least (contract: `allocate`).
                     let block = align_up(address, need.alignment).unwrap_or(address);
@@ -106,7 +72,6 @@ impl Inner {
                         break;
                     }
                 }
->>>>>>> rooms
             }
         }
         Err(refused)

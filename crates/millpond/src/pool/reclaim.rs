@@ -210,14 +210,7 @@ impl Inner {
             let mut state = self.lock();
             match freed {
                 Ok(()) => {
-<<<<<<< HEAD
-                    state.extents.remove_taken(claim.extent);
-                    state.reservations.remove(address);
-                    state.plain.remove(&address);
                     state.pages.returned(size);
-=======
-                    state.pages.broken_promise(size);
->>>>>>> rooms
                     released += size;
                 }
                 Err(error) => {
