@@ -102,11 +102,16 @@ fn a_range_is_usable_when_all_its_ends_are_before_the_asker() {
     let mut bench = Bench::new();
     let (a, b) = (bench.stream(), bench.stream());
     let both: Ends = [a, b].map(|s| bench.order.advance(s)).into_iter().collect();
-    assert!(!bench.order.usable(&both, a) && !bench.order.usable(&both, b));
+    assert!(
+        !bench.order.usable(&both, a, Reasons::ALL) && !bench.order.usable(&both, b, Reasons::ALL)
+    );
     let marker = bench.marker(b);
     bench.order.waited(a, &marker);
-    assert!(bench.order.usable(&both, a) && !bench.order.completed(&both));
-    assert!(bench.order.usable(&Ends::default(), a) && bench.order.completed(&Ends::default()));
+    assert!(bench.order.usable(&both, a, Reasons::ALL) && !bench.order.completed(&both));
+    assert!(
+        bench.order.usable(&Ends::default(), a, Reasons::ALL)
+            && bench.order.completed(&Ends::default())
+    );
 }
 
 #[test]
@@ -203,7 +208,7 @@ fn a_marker_that_comes_after_its_completion_hides_no_completion() {
     let early = bench.order.marker_request(a).unwrap();
     bench.order.advance(a);
     let all = bench.order.everything();
-    bench.order.completed_knowledge(&all);
+    bench.order.synchronized_knowledge(&all);
     bench.mark(early);
     assert_eq!(
         bench.order.unmarked_streams(),
@@ -235,7 +240,7 @@ fn what_the_host_saw_never_passes_what_was_freed() {
     let end = bench.order.advance(a);
     let seen = bench.order.everything();
     let later = bench.order.advance(a);
-    bench.order.completed_knowledge(&seen);
+    bench.order.synchronized_knowledge(&seen);
     assert!(bench.order.is_completed(end) && bench.order.is_before(end, b));
     assert!(!bench.order.is_completed(later));
     bench.check();
@@ -289,7 +294,7 @@ fn what_was_not_marked_before_a_stream_went_is_lost_until_the_device_is_done() {
         assert_eq!(bench.order.marker_request(a), None);
         assert_eq!(bench.order.finished(), []);
         let all = bench.order.everything();
-        bench.order.completed_knowledge(&all);
+        bench.order.synchronized_knowledge(&all);
         assert!(bench.order.is_completed(end) && !bench.order.has_lost_work());
         bench.check();
     }
@@ -327,7 +332,7 @@ fn a_slot_that_a_live_block_names_is_not_given_away() {
     bench.order.name(a);
     bench.order.lose(a);
     let all = bench.order.everything();
-    bench.order.completed_knowledge(&all);
+    bench.order.synchronized_knowledge(&all);
     bench.order.vacate(a);
     assert_ne!(bench.stream(), a);
     bench.order.unname(a);
@@ -348,14 +353,14 @@ fn what_was_known_of_a_slots_old_stream_says_nothing_of_its_new_one() {
     // A query, a wait and a synchronisation are under way while the slot changes hands.
     let queried = bench.marker(a);
     let synchronised = bench.order.everything();
-    bench.order.completed_knowledge(&synchronised);
+    bench.order.synchronized_knowledge(&synchronised);
     bench.order.retire(b);
     bench.order.vacate(b);
     let (new, c) = (bench.stream(), bench.stream());
     assert_eq!(new, b, "the slot is used again");
     let end = bench.order.advance(new);
     bench.order.marker_completed(&queried);
-    bench.order.completed_knowledge(&synchronised);
+    bench.order.synchronized_knowledge(&synchronised);
     bench.order.waited(c, &queried);
     let known = bench.order.event_knowledge(EVENT).unwrap();
     bench.order.learn(c, &known);
@@ -376,4 +381,24 @@ fn an_event_on_loan_is_nobody_elses_until_the_last_holder_lets_go() {
     drop(again);
     let taken = [events.take().unwrap(), events.take().unwrap()];
     assert!(taken.iter().any(|event| event.id() == id));
+}
+
+#[test]
+fn an_order_or_a_completion_that_does_not_count_makes_nothing_usable() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.stream(), bench.stream());
+    let reasons = |ordered, completed| Reasons { ordered, completed };
+    let ends = Ends::from(bench.order.advance(a));
+    let marker = bench.marker(a);
+    assert!(bench.order.usable(&ends, a, reasons(false, false)));
+    bench.order.waited(b, &marker);
+    assert!(!bench.order.usable(&ends, b, reasons(false, true)));
+    assert!(bench.order.usable(&ends, b, reasons(true, false)));
+    bench.order.marker_completed(&marker);
+    assert!(bench.order.usable(&ends, b, reasons(false, true)));
+    assert!(!bench.order.usable(&ends, b, reasons(false, false)));
+    // The caller waited himself: no policy is needed to believe that.
+    let all = bench.order.everything();
+    bench.order.synchronized_knowledge(&all);
+    assert!(bench.order.usable(&ends, b, reasons(false, false)));
 }

@@ -36,10 +36,11 @@ impl Inner {
             Ok(granted) => return Ok(granted),
             Err(refused) => refused,
         };
-        if shared && self.reuse.allow_internal_dependencies {
-            if let Some(granted) = self.claim_after_waits(&need, &mut refused) {
-                return Ok(granted);
-            }
+        if shared
+            && self.reuse.allow_internal_dependencies
+            && let Some(granted) = self.claim_after_waits(&need, &mut refused)
+        {
+            return Ok(granted);
         }
         if budget < u64::MAX {
             refused = match self.grow(&need, false, u64::MAX) {

@@ -225,7 +225,7 @@ impl Pair {
             Step::See(which) if !self.seeing.is_empty() => {
                 match self.seeing.remove(which % self.seeing.len()) {
                     Seeing::Marker(marker) => order.marker_completed(&marker),
-                    Seeing::All(clock) => order.completed_knowledge(&clock),
+                    Seeing::All(clock) => order.synchronized_knowledge(&clock),
                 }
             }
             Step::WaitFor(lane, which) if !self.freed.is_empty() => {
@@ -299,7 +299,7 @@ impl Pair {
     /// In the end the host waits for the device, and everything is completed.
     fn finish(&mut self) {
         let all = self.bench.order.everything();
-        self.bench.order.completed_knowledge(&all);
+        self.bench.order.synchronized_knowledge(&all);
         let order = &self.bench.order;
         assert!(self.freed.iter().all(|freed| order.is_completed(freed.end)));
         assert!(!order.has_lost_work() && order.oldest_markers().is_empty());

@@ -68,7 +68,8 @@ fn trimming_keeps_what_it_is_told_to_of_both_kinds_of_memory_together() {
 fn a_device_without_room_for_a_usual_allocation_gives_the_least_that_does() {
     let sim = plain_device(40 * MIB);
     let stream = sim.create_stream(StreamOrder::Independent).unwrap();
-    let pool = Pool::builder(Arc::clone(&sim) as _).build().unwrap();
+    let builder = Pool::builder(Arc::clone(&sim) as _).waits(Waits::TimeFirst);
+    let pool = builder.build().unwrap();
     let blocks = [9, 23, 4].map(|size| pool.allocate(size * MIB, stream).unwrap());
     assert_eq!(pool.statistics().reserved_bytes, 36 * MIB);
     drop(blocks);
