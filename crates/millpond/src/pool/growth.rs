@@ -273,13 +273,13 @@ fn sum(handles: &[Handle]) -> u64 {
 }
 
 impl State {
-    fn plan_growth(&mut self, need: &Need, moving: bool, within: u64, available: u64) -> Planned {
+    fn plan_growth(&mut self, need: &Need, means: &Means) -> Planned {
         let sites = self.sites(need);
         if sites.is_empty() {
             return Planned::NeedsAddresses;
         }
         for site in &sites {
-            match self.plan_at(site, need, moving, within, available) {
+            match self.plan_at(site, need, means) {
                 Ok(plan) => return Planned::Go(Box::new(plan)),
                 // Elsewhere even more is missing.
                 Err(Lack::Memory) => return Planned::NoMemory,
@@ -289,14 +289,7 @@ impl State {
         Planned::NeedsRoom
     }
 
-    fn plan_at(
-        &mut self,
-        site: &Site,
-        need: &Need,
-        moving: bool,
-        within: u64,
-        available: u64,
-    ) -> Result<Plan, Lack> {
+    fn plan_at(&mut self, site: &Site, need: &Need, means: &Means) -> Result<Plan, Lack> {
         let missing = site.missing();
         let mut lack = Lack::Memory;
         let below = self.take_neighbour(need, site.block, site.back_from);
