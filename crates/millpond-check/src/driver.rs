@@ -124,9 +124,23 @@ impl Driver {
             return Err(failed);
         }
         self.trigger.disarm();
-        let end = run.settle().map_err(at_end)?;
+        let end = run
+            .settle()
+            .map_err(|failure| at_end(self.cause(failure)))?;
         drop(pool);
-        self.close(end).map_err(at_end)
+        self.close(end)
+            .map_err(|failure| at_end(self.cause(failure)))
+    }
+
+    /// What broken rules led to is less than the rules that were broken.
+    fn cause(&self, failure: Failure) -> Failure {
+        let broken = self.checker.violations();
+        match failure {
+            Failure::Refused(_) | Failure::Statistics { .. } if !broken.is_empty() => {
+                Failure::Rules(broken)
+            }
+            failure => failure,
+        }
     }
 
     /// After the pool's end: nothing is left, and nothing was overwritten.
@@ -214,6 +228,7 @@ impl<'a, P: TestedPool> Run<'a, P> {
                 .and_then(|()| self.compare(place));
             if let Err(failure) = result {
                 self.failing.store(true, Ordering::Relaxed);
+                let failure = self.driver.cause(failure);
                 let at = format!("thread {number}, operation {place}, {operation:?}");
                 return Err(FailedRun {
                     failure,
@@ -281,7 +296,7 @@ impl<'a, P: TestedPool> Run<'a, P> {
 
     fn free_all(&self) -> Result<(), Failure> {
         while let Some(block) = self.blocks.take(0) {
-            self.free(block)?;
+            self.free(NO_THREAD, block)?;
         }
         self.compare_books()
     }
@@ -349,6 +364,9 @@ impl<'a, P: TestedPool> Run<'a, P> {
 fn refused(error: impl Into<Refusal>) -> Failure {
     Failure::Refused(error.into().to_string())
 }
+
+/// The thread that is none of a sequence's, so that it has none of their streams.
+const NO_THREAD: usize = usize::MAX;
 
 /// An odd factor, and what undoes it: numbers that lie close together get words that do not.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -21,9 +21,9 @@ impl<P: TestedPool> Run<'_, P> {
                 size,
                 alignment,
                 stream,
-            } => self.allocate(size, alignment, stream),
+            } => self.allocate(thread, size, alignment, stream),
             Operation::Free { block } => match self.blocks.take(block) {
-                Some(block) => self.free(block),
+                Some(block) => self.free(thread, block),
                 None => Ok(()),
             },
             Operation::FreeWrongly { block, mistake } => {
@@ -35,28 +35,30 @@ impl<P: TestedPool> Run<'_, P> {
                 told,
             } => self.with_block(block, |block| self.use_on(thread, block, stream, told)),
             Operation::Verify { block, stream } => {
-                self.with_block(block, |block| self.verify_somewhere(block, stream))
+                self.with_block(block, |block| self.verify_somewhere(thread, block, stream))
             }
             Operation::Record { event, stream } => {
-                let occupant = self.streams.hold(self.streams.slot(stream));
+                let occupant = self.streams.hold(self.streams.slot(stream, thread));
                 let event = self.streams.event(event);
                 self.excuse(self.pool.record_event(*event, occupant.stream))
                     .map(drop)
             }
             Operation::Wait { event, stream } => {
-                let occupant = self.streams.hold(self.streams.slot(stream));
+                let occupant = self.streams.hold(self.streams.slot(stream, thread));
                 let event = self.streams.event(event);
                 self.excuse(self.pool.wait_event(occupant.stream, *event))
                     .map(drop)
             }
             Operation::SynchronizeStream { stream } => {
-                let occupant = self.streams.hold(self.streams.slot(stream));
+                let occupant = self.streams.hold(self.streams.slot(stream, thread));
                 self.excuse(self.pool.synchronize_stream(occupant.stream))
                     .map(drop)
             }
             Operation::Synchronize => self.excuse(self.pool.synchronize()).map(drop),
             Operation::Trim { keep } => self.excuse(self.pool.trim(keep).map(drop)).map(drop),
-            Operation::ReplaceStream { stream, declared } => self.replace_stream(stream, declared),
+            Operation::ReplaceStream { stream, declared } => {
+                self.replace_stream(thread, stream, declared)
+            }
             Operation::Fault {
                 after,
                 out_of_memory,
@@ -81,8 +83,14 @@ impl<P: TestedPool> Run<'_, P> {
         result
     }
 
-    fn allocate(&self, size: u64, alignment: u64, stream: u32) -> Result<(), Failure> {
-        let occupant = self.streams.hold(self.streams.slot(stream));
+    fn allocate(
+        &self,
+        thread: usize,
+        size: u64,
+        alignment: u64,
+        stream: u32,
+    ) -> Result<(), Failure> {
+        let occupant = self.streams.hold(self.streams.slot(stream, thread));
         let possible = alignment.is_power_of_two() && size < TOO_MUCH;
         let said = self.pool.allocate(size, alignment, occupant.stream);
         let address = match said {
@@ -118,9 +126,9 @@ impl<P: TestedPool> Run<'_, P> {
     }
 
     /// Checks a block on all its streams, and frees it.
-    pub(super) fn free(&self, block: Block) -> Result<(), Failure> {
+    pub(super) fn free(&self, thread: usize, block: Block) -> Result<(), Failure> {
         for stream in std::iter::once(&block.owner).chain(&block.users) {
-            self.verify_on(&block, *stream)?;
+            self.verify_on(thread, &block, *stream)?;
         }
         let checker = &self.driver.checker;
         let Some(freeing) = checker.freeing(block.address) else {
@@ -168,17 +176,20 @@ impl<P: TestedPool> Run<'_, P> {
         Ok(())
     }
 
-    fn verify_somewhere(&self, block: &Block, choice: u32) -> Result<(), Failure> {
+    fn verify_somewhere(&self, thread: usize, block: &Block, choice: u32) -> Result<(), Failure> {
         let index = choice as usize % (block.users.len() + 1);
         let mut streams = std::iter::once(&block.owner).chain(&block.users);
         match streams.nth(index) {
-            Some(&stream) => self.verify_on(block, stream),
+            Some(&stream) => self.verify_on(thread, block, stream),
             None => Ok(()),
         }
     }
 
-    /// Checks a block on one of its streams, if that still exists.
-    fn verify_on(&self, block: &Block, stream: Incarnation) -> Result<(), Failure> {
+    /// Checks a block on one of its streams, if that still exists and this thread can name it.
+    fn verify_on(&self, thread: usize, block: &Block, stream: Incarnation) -> Result<(), Failure> {
+        if !self.streams.reaches(thread, stream.slot) {
+            return Ok(());
+        }
         let occupant = self.streams.hold(stream.slot);
         if occupant.is != stream {
             return Ok(());
@@ -194,7 +205,7 @@ impl<P: TestedPool> Run<'_, P> {
         stream: u32,
         told: bool,
     ) -> Result<(), Failure> {
-        let slot = self.streams.slot(stream);
+        let slot = self.streams.slot(stream, thread);
         let (target, owner) = self.streams.hold_both(slot, block.owner.slot);
         let owner = owner.as_deref().unwrap_or(&target);
         let known = target.is == block.owner || block.users.contains(&target.is);
@@ -226,6 +237,9 @@ impl<P: TestedPool> Run<'_, P> {
         waiter: StreamId,
         told: bool,
     ) -> Result<bool, Failure> {
+        if !self.streams.reaches(thread, block.owner.slot) {
+            return Ok(false);
+        }
         let event = if owner.is == block.owner {
             let events = self.streams.thread_events(thread);
             let (event, recorded) = if told {
@@ -252,8 +266,8 @@ impl<P: TestedPool> Run<'_, P> {
         })
     }
 
-    fn replace_stream(&self, stream: u32, declared: bool) -> Result<(), Failure> {
-        let slot = self.streams.slot(stream);
+    fn replace_stream(&self, thread: usize, stream: u32, declared: bool) -> Result<(), Failure> {
+        let slot = self.streams.slot(stream, thread);
         let Some(mut occupant) = self.streams.hold_to_replace(slot) else {
             return Ok(());
         };
