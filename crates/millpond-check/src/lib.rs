@@ -10,6 +10,7 @@
 
 mod bound;
 mod checker;
+pub mod conformance;
 mod driver;
 mod failure;
 mod fault;

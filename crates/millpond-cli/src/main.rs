@@ -1,2 +1,31 @@
 //! The command line of millpond.
-fn main() {}
+//!
+//! - [`args`]: what can be said; [`commands`]: one file for each subcommand.
+//! - [`replay`]: a recording against the pool on an emulated device.
+//! - [`size`]: sizes in bytes, as people write them.
+
+mod args;
+mod commands;
+mod replay;
+mod size;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("MILLPOND_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .without_time()
+        .init();
+    match cli.command {
+        Command::Replay(args) => commands::replay::run(&args),
+    }
+}

@@ -1,0 +1,6 @@
+//! to come
+use super::Case;
+/// The cases.
+pub fn all() -> &'static [Case] {
+    &[]
+}

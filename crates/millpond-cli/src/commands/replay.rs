@@ -1,0 +1,164 @@
+//! `millpond replay`: recordings of real jobs against the pool.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::replay::{self, DeviceChoice, Outcome, Progress, ReplayError, Scale, Settings, prepare};
+use crate::size::ByteSize;
+
+/// Replay recordings of real jobs against the pool, on an emulated device.
+///
+/// Prints what the pool needed, and proves that no byte was ever shared: on the device `host`,
+/// every block is filled with a pattern of its own and verified by every stream that used it; on
+/// `sim`, a checker that shares nothing with the pool watches every device call.
+///
+/// Recordings are PyTorch memory snapshots, event CSVs, ordered CSVs and RMM logs, each plain or
+/// gzip, found by content.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ReplayArgs {
+    /// The recordings; each is replayed on a device of its own.
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
+
+    /// The device to replay on.
+    #[arg(long, value_enum, default_value = "host")]
+    device: DeviceChoice,
+
+    /// Memory of the device, such as 141GB, 80G or 512MiB [default: 141GB on sim; on host half of
+    /// what this machine has free, and without --scale 1GiB at most, for the sake of time].
+    #[arg(long, value_name = "SIZE")]
+    device_size: Option<ByteSize>,
+
+    /// Multiply the sizes of blocks of 1 MiB and more, down to 1 MiB at least; `auto` shrinks a
+    /// recording that would not fit the device [default: 1 on sim, auto on host].
+    #[arg(long, value_name = "auto|F")]
+    scale: Option<Scale>,
+
+    /// What the pool may take from the device [default: everything].
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<ByteSize>,
+
+    /// Hold the streams of the device `host` back at random, by this seed. On `sim` nothing is
+    /// random.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Print one JSON object a line, one for each recording, in place of the table.
+    #[arg(long)]
+    json: bool,
+
+    /// No progress bar and no notes; errors are still printed.
+    #[arg(long)]
+    quiet: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  millpond replay traces/gnn_sampled.csv.gz
+      Fill and verify every block, in this machine's memory; shrunk if it does not fit.
+  millpond replay --device sim traces/*.gz
+      All recordings at full size, on a 141 GB device that costs nothing.
+  millpond replay --device sim --limit 4500MiB --json traces/gnn_sampled.csv.gz
+      Does the job fit in 4500 MiB? Exit code 0 if it does.
+  millpond replay --scale 1 traces/gnn_sampled.csv.gz
+      The same at full size, in half of the free memory; this takes minutes.
+  millpond replay --device-size 256MiB --seed 7 traces/offload_streams.ordered.csv.gz
+      Small enough for any machine, with streams that overtake each other.
+
+Time: `host ns/op` is the pool's own (on sim, that of the whole loop, device included), `driver
+ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release): by the
+clock on host, by the table of measured costs on sim. Taking the pool down is not counted.
+
+Exit code: 0 if nothing failed and nothing was corrupt, 1 if something was or a recording could
+not be replayed, 2 if the arguments are wrong.";
+
+/// Runs the command.
+pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
+    let settings = Settings {
+        device: args.device,
+        device_size: args.device_size.map(|size| size.0),
+        scale: args.scale,
+        limit: args.limit.map(|size| size.0),
+        seed: args.seed,
+    };
+    let mut outcomes = Vec::new();
+    let mut clean = true;
+    for path in &args.traces {
+        match replay_one(path, args, &settings) {
+            Ok(outcome) => {
+                clean &= outcome.is_clean();
+                report_findings(path, &outcome);
+                if args.json && !print_json(&outcome) {
+                    return ExitCode::FAILURE;
+                }
+                outcomes.push(outcome);
+            }
+            Err(error) => {
+                clean = false;
+                complain("error", path, error);
+            }
+        }
+    }
+    if !args.json && !outcomes.is_empty() {
+        let written = writeln!(io::stdout().lock(), "{}", replay::table(&outcomes));
+        if written.is_err() {
+            return ExitCode::FAILURE;
+        }
+    }
+    if clean {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn replay_one(path: &Path, args: &ReplayArgs, settings: &Settings) -> Result<Outcome, ReplayError> {
+    let mut trace = millpond_trace::read_path(path)?;
+    let notes = std::mem::take(&mut trace.notes);
+    let prepared = prepare(trace, settings)?;
+    if args.quiet {
+        return prepared.replay(&Progress::hidden());
+    }
+    for note in notes {
+        complain("note", path, note);
+    }
+    if let Some((scale, device_size)) = prepared.shrunk() {
+        let size = ByteSize(device_size);
+        let note = format!("does not fit a device of {size}: replayed at scale {scale}");
+        complain("note", path, note);
+    }
+    let progress = Progress::new(prepared.name(), prepared.steps());
+    prepared.replay(&progress)
+}
+
+fn report_findings(path: &Path, outcome: &Outcome) {
+    let kinds = [
+        ("failed", &outcome.failures),
+        ("corrupt", &outcome.corruptions),
+    ];
+    for (kind, findings) in kinds {
+        for message in findings.messages() {
+            complain(kind, path, message);
+        }
+        if findings.more() > 0 {
+            complain(kind, path, format!("and {} more", findings.more()));
+        }
+    }
+}
+
+/// One line on standard error, about one recording.
+fn complain(kind: &str, path: &Path, message: impl Display) {
+    // If nobody can be told, the exit code still tells.
+    let _ = writeln!(io::stderr().lock(), "{kind}: {}: {message}", path.display());
+}
+
+/// Gives whether somebody still reads it.
+fn print_json(outcome: &Outcome) -> bool {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, outcome).is_ok() && writeln!(out).is_ok()
+}

@@ -1,0 +1,112 @@
+//! Replaying on the host device: real bytes, so that a byte that two blocks share is seen.
+//!
+//! Every block is filled by its own stream with a [`pattern`] of its own, and verified by every
+//! stream that used it, up to its free ([`bytes`]). The streams run as fast as they can, behind
+//! the host, and with a seed they are held back at random.
+
+mod bytes;
+mod pattern;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use millpond::Pool;
+use millpond::device::{HostDevice, Observed};
+use millpond_trace::Step;
+
+use super::calls::CallCounter;
+use super::error::ReplayError;
+use super::outcome::{Outcome, per_op, ratio};
+use super::progress::Progress;
+use super::session::{Companion, LiveBlock, Session};
+use super::workload::Workload;
+use bytes::Bytes;
+
+/// The longest that an operation is held back, with a seed.
+const LONGEST_DELAY: Duration = Duration::from_micros(200);
+
+/// Replays on a host device with this much memory.
+pub(super) fn run(
+    workload: &Workload,
+    device_size: u64,
+    limit: Option<u64>,
+    seed: Option<u64>,
+    progress: &Progress,
+) -> Result<Outcome, ReplayError> {
+    let mut builder = HostDevice::builder().total_memory(device_size);
+    if let Some(seed) = seed {
+        builder = builder.delays(seed, LONGEST_DELAY);
+    }
+    let device = Arc::new(builder.build()?);
+    let counter = Arc::new(CallCounter::default());
+    let observers = vec![Arc::clone(&counter) as _];
+    let observed = Arc::new(Observed::new(Arc::clone(&device) as _, observers));
+    let mut session = Session::new(workload, observed, limit)?;
+    let before = counter.totals();
+    let streams = session.streams().to_vec();
+    let mut companion = HostCompanion {
+        workload,
+        bytes: Bytes::new(device, workload, streams)?,
+    };
+    session.play(&mut companion, progress)?;
+    let statistics = session.pool().statistics();
+    let totals = counter.totals();
+    let in_calls = totals.driver_ns + totals.other_ns - before.other_ns;
+    let pool_ns = session.pool_ns.saturating_sub(in_calls);
+    session.free_the_rest(&mut companion)?;
+    let (corrupt_blocks, corruptions) = companion.bytes.finish()?;
+    let failures = std::mem::take(&mut session.failures);
+    let failed_allocations = session.failed_allocations;
+    session.end()?;
+
+    let ops = workload.ops();
+    let (peak_live, peak_reserved) = (statistics.peak_live_bytes, statistics.peak_reserved_bytes);
+    Ok(Outcome {
+        trace: workload.name.clone(),
+        device: "host",
+        policy: "millpond",
+        scale: workload.scale_if_scaled(),
+        ops,
+        failed_allocations,
+        corrupt_blocks,
+        peak_live_bytes: peak_live,
+        peak_reserved_bytes: peak_reserved,
+        reserved_over_live: ratio(peak_reserved, peak_live),
+        host_ns_per_op: per_op(pool_ns, ops),
+        driver_ns_per_op: per_op(totals.driver_ns, ops),
+        driver_calls: totals.calls,
+        failures,
+        corruptions,
+    })
+}
+
+/// Does to the blocks' bytes what the job's kernels would.
+struct HostCompanion<'a> {
+    workload: &'a Workload,
+    bytes: Bytes<'a>,
+}
+
+impl Companion for HostCompanion<'_> {
+    const TIMES_CALLS: bool = true;
+
+    fn before(&mut self, _pool: &Pool, _index: usize, _step: &Step) -> Result<(), ReplayError> {
+        Ok(())
+    }
+
+    fn allocated(&mut self, block: LiveBlock) -> Result<(), ReplayError> {
+        Ok(self.bytes.fill(block)?)
+    }
+
+    fn used(&mut self, block: LiveBlock, stream: u32) -> Result<(), ReplayError> {
+        Ok(self.bytes.order(block, stream)?)
+    }
+
+    fn use_ended(&mut self, block: LiveBlock, stream: u32) -> Result<(), ReplayError> {
+        Ok(self.bytes.verify(block, stream)?)
+    }
+
+    fn freeing(&mut self, block: LiveBlock) -> Result<(), ReplayError> {
+        let stream = self.workload.blocks[block.number as usize].stream;
+        Ok(self.bytes.verify(block, stream)?)
+    }
+}
