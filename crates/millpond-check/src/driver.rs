@@ -41,7 +41,8 @@ pub struct Report {
     pub used: u64,
     /// Device calls that were made to fail.
     pub failed_calls: u64,
-    /// Device calls that could have been made to fail.
+    /// Device calls that could have been made to fail: those until the sequence's end. What comes
+    /// after it, to see that nothing is lost, is left alone.
     pub calls: u64,
 }
 
@@ -90,8 +91,8 @@ impl Driver {
         &self.checker
     }
 
-    /// Lets the device call with this number fail, counted from the next one: see
-    /// [`Report::calls`] for how many there are.
+    /// Lets one device call of the next run fail, by its number among those that can be failed,
+    /// counted from 0.
     pub fn fail_call(&self, number: u64) {
         self.trigger.arm(number, true);
     }
@@ -99,6 +100,7 @@ impl Driver {
     /// Runs a sequence against a pool, to the pool's end, and gives the first thing that is wrong.
     pub fn run<P: TestedPool>(&self, pool: P, sequence: &Sequence) -> Result<Report, FailedRun> {
         let run = Run::new(self, &pool, sequence).map_err(at_end)?;
+        self.trigger.begin();
         let failed = thread::scope(|scope| {
             let threads: Vec<_> = sequence
                 .threads
@@ -123,10 +125,24 @@ impl Driver {
         if let Some(failed) = failed {
             return Err(failed);
         }
-        self.trigger.disarm();
-        let end = run.settle().map_err(at_end)?;
+        self.trigger.end();
+        let end = run
+            .settle()
+            .map_err(|failure| at_end(self.cause(failure)))?;
         drop(pool);
-        self.close(end).map_err(at_end)
+        self.close(end)
+            .map_err(|failure| at_end(self.cause(failure)))
+    }
+
+    /// What broken rules led to is less than the rules that were broken.
+    fn cause(&self, failure: Failure) -> Failure {
+        let broken = self.checker.violations();
+        match failure {
+            Failure::Refused(_) | Failure::Statistics { .. } if !broken.is_empty() => {
+                Failure::Rules(broken)
+            }
+            failure => failure,
+        }
     }
 
     /// After the pool's end: nothing is left, and nothing was overwritten.
@@ -210,16 +226,31 @@ impl<'a, P: TestedPool> Run<'a, P> {
                 break;
             }
             let result = self
-                .operate(number, operation)
+                .operate_until_it_counts(number, operation)
                 .and_then(|()| self.compare(place));
             if let Err(failure) = result {
                 self.failing.store(true, Ordering::Relaxed);
+                let failure = self.driver.cause(failure);
                 let at = format!("thread {number}, operation {place}, {operation:?}");
                 return Err(FailedRun {
                     failure,
                     operation: Some(at),
                 });
             }
+        }
+        Ok(())
+    }
+
+    /// Does an operation; and again, if it did not happen because a call was made to fail: the
+    /// same call must succeed later.
+    fn operate_until_it_counts(&self, thread: usize, operation: &Operation) -> Result<(), Failure> {
+        let failed = self.driver.trigger.failed();
+        let mut happened = self.operate(thread, operation)?;
+        if !happened && self.alone && self.driver.trigger.failed() > failed {
+            happened = self.operate(thread, operation)?;
+        }
+        if !happened && matches!(operation, Operation::Allocate { .. }) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -281,7 +312,7 @@ impl<'a, P: TestedPool> Run<'a, P> {
 
     fn free_all(&self) -> Result<(), Failure> {
         while let Some(block) = self.blocks.take(0) {
-            self.free(block)?;
+            self.free(NO_THREAD, 0, block)?;
         }
         self.compare_books()
     }
@@ -349,6 +380,9 @@ impl<'a, P: TestedPool> Run<'a, P> {
 fn refused(error: impl Into<Refusal>) -> Failure {
     Failure::Refused(error.into().to_string())
 }
+
+/// The thread that is none of a sequence's, so that it has none of their streams.
+const NO_THREAD: usize = usize::MAX;
 
 /// An odd factor, and what undoes it: numbers that lie close together get words that do not.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;

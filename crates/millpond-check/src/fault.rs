@@ -1,6 +1,6 @@
 //! Making one of the next calls fail, on demand.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use millpond::device::{Call, CallRecord, DeviceError, Observer, Outcome, Status};
 
@@ -8,6 +8,8 @@ use millpond::device::{Call, CallRecord, DeviceError, Observer, Outcome, Status}
 /// makes (streams, fills, checks) are left alone.
 #[derive(Debug, Default)]
 pub(crate) struct Trigger {
+    /// Whether calls are counted and failed.
+    begun: AtomicBool,
     /// Calls until one fails, counting it; 0: none. The top bit says how.
     countdown: AtomicU64,
     failed: AtomicU64,
@@ -17,15 +19,20 @@ pub(crate) struct Trigger {
 const OTHERWISE: u64 = 1 << 63;
 
 impl Trigger {
-    /// Lets `after` calls succeed and the next one fail.
+    /// Lets `after` calls succeed and the next one fail, counted from the begin, or from now.
     pub(crate) fn arm(&self, after: u64, out_of_memory: bool) {
         let how = if out_of_memory { 0 } else { OTHERWISE };
         self.countdown.store((after + 1) | how, Ordering::Relaxed);
     }
 
-    /// Fails nothing any more.
-    pub(crate) fn disarm(&self) {
-        self.countdown.store(0, Ordering::Relaxed);
+    /// Counts, and fails what it is told to, from now on.
+    pub(crate) fn begin(&self) {
+        self.begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts and fails nothing any more.
+    pub(crate) fn end(&self) {
+        self.begun.store(false, Ordering::Relaxed);
     }
 
     /// Calls that were failed.
@@ -50,7 +57,7 @@ impl Observer for Trigger {
             Call::Copy,
             Call::HostFunction,
         ];
-        if drivers_own.contains(&call) {
+        if !self.begun.load(Ordering::Relaxed) || drivers_own.contains(&call) {
             return Ok(());
         }
         self.seen.fetch_add(1, Ordering::Relaxed);

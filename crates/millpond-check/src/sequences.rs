@@ -123,6 +123,8 @@ pub struct Sequence {
     pub streams: u8,
     /// Whether the first of them is the default stream.
     pub default_stream: bool,
+    /// Whether threads use their per-thread streams besides.
+    pub per_thread: bool,
     /// For each thread, its operations in order.
     pub threads: Vec<Vec<Operation>>,
 }
@@ -135,10 +137,11 @@ impl Sequence {
         let threads = 1 + random.below(u32::from(shape.threads.max(1)));
         let length = 1 + random.below(shape.operations.max(1) as u32) / threads;
         let mut thread = || (0..length).map(|_| decode(random.four(), shape)).collect();
-        let threads = (0..threads).map(|_| thread()).collect();
+        let threads: Vec<Vec<Operation>> = (0..threads).map(|_| thread()).collect();
         Sequence {
             streams,
-            default_stream: seed.is_multiple_of(4),
+            default_stream: random.below(4) == 0,
+            per_thread: random.below(4) == 0,
             threads,
         }
     }
@@ -148,14 +151,15 @@ impl Sequence {
         let one = any::<[u32; 4]>().prop_map(move |drawn| decode(drawn, &shape));
         let streams = 1..=shape.streams.max(1);
         let threads = 1..=usize::from(shape.threads.max(1));
-        let default_stream = (0..4_u8).prop_map(|drawn| drawn == 3);
-        (streams, threads, default_stream).prop_flat_map(
-            move |(streams, threads, default_stream)| {
+        let special = (0..4_u8, 0..4_u8).prop_map(|drawn| (drawn.0 == 3, drawn.1 == 3));
+        (streams, threads, special).prop_flat_map(
+            move |(streams, threads, (default_stream, per_thread))| {
                 let length = 1..=(shape.operations / threads).max(1);
                 let thread = vec(one.clone(), length);
                 vec(thread, threads).prop_map(move |threads| Sequence {
                     streams,
                     default_stream,
+                    per_thread,
                     threads,
                 })
             },

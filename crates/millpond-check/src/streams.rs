@@ -7,6 +7,8 @@
 //! - Before a stream goes, an event is recorded on it that stands for all it did; it lives as long
 //!   as the run.
 //! - One event is recorded or waited for by one thread at a time.
+//! - The per-thread stream of a thread has a slot of its own, behind those that all share; only
+//!   that thread can name it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -42,6 +44,8 @@ pub(crate) struct ThreadEvents {
 #[derive(Debug)]
 pub(crate) struct Streams {
     slots: Vec<RwLock<Occupant>>,
+    /// Slots that all threads share.
+    shared: usize,
     /// Whether the first slot has the default stream, which cannot be destroyed.
     default_first: bool,
     departed: Mutex<FxHashMap<Incarnation, EventId>>,
@@ -57,9 +61,12 @@ impl Streams {
         sequence: &Sequence,
         threads: usize,
     ) -> Result<Streams, DeviceError> {
+        let shared = usize::from(sequence.streams.max(1));
+        let of_threads = if sequence.per_thread { threads } else { 0 };
         let slot = |slot: usize| {
             let stream = match slot {
                 0 if sequence.default_stream => StreamId::DEFAULT,
+                _ if slot >= shared => StreamId::PER_THREAD,
                 _ => device.create_stream(order_of(slot))?,
             };
             let is = Incarnation {
@@ -68,7 +75,7 @@ impl Streams {
             };
             Ok(RwLock::new(Occupant { stream, is }))
         };
-        let slots = (0..usize::from(sequence.streams.max(1))).map(slot);
+        let slots = (0..shared + of_threads).map(slot);
         let events = (0..EVENTS).map(|_| device.create_event().map(Mutex::new));
         let thread_events = (0..threads).map(|_| {
             Ok(ThreadEvents {
@@ -78,6 +85,7 @@ impl Streams {
         });
         Ok(Streams {
             slots: slots.collect::<Result<_, DeviceError>>()?,
+            shared,
             default_first: sequence.default_stream,
             departed: Mutex::default(),
             spent: Mutex::default(),
@@ -86,9 +94,20 @@ impl Streams {
         })
     }
 
-    /// The slot of this choice.
-    pub(crate) fn slot(&self, choice: u32) -> usize {
-        choice as usize % self.slots.len()
+    /// The slot of this choice, for this thread.
+    pub(crate) fn slot(&self, choice: u32, thread: usize) -> usize {
+        let has_own = self.slots.len() > self.shared;
+        let slot = choice as usize % (self.shared + usize::from(has_own));
+        if slot < self.shared {
+            slot
+        } else {
+            self.shared + thread
+        }
+    }
+
+    /// Whether the thread can name what is in the slot.
+    pub(crate) fn reaches(&self, thread: usize, slot: usize) -> bool {
+        slot < self.shared || slot - self.shared == thread
     }
 
     /// Holds a slot for use.
@@ -121,7 +140,7 @@ impl Streams {
 
     /// Holds a slot to destroy what is in it; `None` if that cannot be.
     pub(crate) fn hold_to_replace(&self, slot: usize) -> Option<RwLockWriteGuard<'_, Occupant>> {
-        if slot == 0 && self.default_first {
+        if slot >= self.shared || slot == 0 && self.default_first {
             return None;
         }
         let held = self.slots[slot].write();
@@ -171,7 +190,7 @@ impl Streams {
     pub(crate) fn close(self, device: &dyn Device) -> Result<(), DeviceError> {
         for slot in self.slots {
             let occupant = slot.into_inner().unwrap_or_else(PoisonError::into_inner);
-            if occupant.stream != StreamId::DEFAULT {
+            if ![StreamId::DEFAULT, StreamId::PER_THREAD].contains(&occupant.stream) {
                 device.destroy_stream(occupant.stream)?;
             }
         }

@@ -62,6 +62,15 @@ impl Blocks {
         self.lock().push(block);
     }
 
+    /// Puts a block that was taken by this choice back where it was, if nothing else happened on
+    /// the table meanwhile.
+    pub(super) fn put_back(&self, choice: u32, block: Block) {
+        let mut table = self.lock();
+        table.push(block);
+        let (index, last) = (choice as usize % table.len(), table.len() - 1);
+        table.swap(index, last);
+    }
+
     /// Takes the block of this choice off the table, if there is any.
     pub(super) fn take(&self, choice: u32) -> Option<Block> {
         let mut table = self.lock();

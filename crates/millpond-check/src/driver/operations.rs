@@ -15,16 +15,18 @@ use crate::tested::{Refusal, TestedPool};
 const TOO_MUCH: u64 = 1 << 60;
 
 impl<P: TestedPool> Run<'_, P> {
-    pub(super) fn operate(&self, thread: usize, operation: &Operation) -> Result<(), Failure> {
+    /// Does an operation. Whether it happened: a call may have been made to fail, and memory may be
+    /// short.
+    pub(super) fn operate(&self, thread: usize, operation: &Operation) -> Result<bool, Failure> {
         match *operation {
             Operation::Allocate {
                 size,
                 alignment,
                 stream,
-            } => self.allocate(size, alignment, stream),
+            } => self.allocate(thread, size, alignment, stream),
             Operation::Free { block } => match self.blocks.take(block) {
-                Some(block) => self.free(block),
-                None => Ok(()),
+                Some(taken) => self.free(thread, block, taken),
+                None => Ok(true),
             },
             Operation::FreeWrongly { block, mistake } => {
                 self.with_block(block, |block| self.free_wrongly(block, mistake))
@@ -35,34 +37,33 @@ impl<P: TestedPool> Run<'_, P> {
                 told,
             } => self.with_block(block, |block| self.use_on(thread, block, stream, told)),
             Operation::Verify { block, stream } => {
-                self.with_block(block, |block| self.verify_somewhere(block, stream))
+                self.with_block(block, |block| self.verify_somewhere(thread, block, stream))
             }
             Operation::Record { event, stream } => {
-                let occupant = self.streams.hold(self.streams.slot(stream));
+                let occupant = self.streams.hold(self.streams.slot(stream, thread));
                 let event = self.streams.event(event);
                 self.excuse(self.pool.record_event(*event, occupant.stream))
-                    .map(drop)
             }
             Operation::Wait { event, stream } => {
-                let occupant = self.streams.hold(self.streams.slot(stream));
+                let occupant = self.streams.hold(self.streams.slot(stream, thread));
                 let event = self.streams.event(event);
                 self.excuse(self.pool.wait_event(occupant.stream, *event))
-                    .map(drop)
             }
             Operation::SynchronizeStream { stream } => {
-                let occupant = self.streams.hold(self.streams.slot(stream));
+                let occupant = self.streams.hold(self.streams.slot(stream, thread));
                 self.excuse(self.pool.synchronize_stream(occupant.stream))
-                    .map(drop)
             }
-            Operation::Synchronize => self.excuse(self.pool.synchronize()).map(drop),
-            Operation::Trim { keep } => self.excuse(self.pool.trim(keep).map(drop)).map(drop),
-            Operation::ReplaceStream { stream, declared } => self.replace_stream(stream, declared),
+            Operation::Synchronize => self.excuse(self.pool.synchronize()),
+            Operation::Trim { keep } => self.excuse(self.pool.trim(keep).map(drop)),
+            Operation::ReplaceStream { stream, declared } => {
+                self.replace_stream(thread, stream, declared)
+            }
             Operation::Fault {
                 after,
                 out_of_memory,
             } => {
                 self.driver.trigger.arm(after.into(), out_of_memory);
-                Ok(())
+                Ok(true)
             }
         }
     }
@@ -71,18 +72,24 @@ impl<P: TestedPool> Run<'_, P> {
     fn with_block(
         &self,
         choice: u32,
-        act: impl FnOnce(&mut Block) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        act: impl FnOnce(&mut Block) -> Result<bool, Failure>,
+    ) -> Result<bool, Failure> {
         let Some(mut block) = self.blocks.take(choice) else {
-            return Ok(());
+            return Ok(true);
         };
         let result = act(&mut block);
-        self.blocks.put(block);
+        self.blocks.put_back(choice, block);
         result
     }
 
-    fn allocate(&self, size: u64, alignment: u64, stream: u32) -> Result<(), Failure> {
-        let occupant = self.streams.hold(self.streams.slot(stream));
+    fn allocate(
+        &self,
+        thread: usize,
+        size: u64,
+        alignment: u64,
+        stream: u32,
+    ) -> Result<bool, Failure> {
+        let occupant = self.streams.hold(self.streams.slot(stream, thread));
         let possible = alignment.is_power_of_two() && size < TOO_MUCH;
         let said = self.pool.allocate(size, alignment, occupant.stream);
         let address = match said {
@@ -91,12 +98,9 @@ impl<P: TestedPool> Run<'_, P> {
                 let request = format!("a request of {size} bytes aligned to {alignment}");
                 return Err(Failure::Accepted(request));
             }
-            Err(Refusal::Memory(_)) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                return Ok(());
-            }
-            Err(Refusal::Argument(_)) if !alignment.is_power_of_two() => return Ok(()),
-            Err(Refusal::Device(error)) => return self.excuse(Err(error)).map(drop),
+            Err(Refusal::Memory(_)) => return Ok(false),
+            Err(Refusal::Argument(_)) if !alignment.is_power_of_two() => return Ok(true),
+            Err(Refusal::Device(error)) => return self.excuse(Err(error)),
             Err(refusal) => return Err(refused(refusal)),
         };
         let checker = &self.driver.checker;
@@ -114,13 +118,13 @@ impl<P: TestedPool> Run<'_, P> {
             block.filled = true;
         }
         self.blocks.put(block);
-        Ok(())
+        Ok(true)
     }
 
-    /// Checks a block on all its streams, and frees it.
-    pub(super) fn free(&self, block: Block) -> Result<(), Failure> {
+    /// Checks a block that was taken by this choice on all its streams, and frees it.
+    pub(super) fn free(&self, thread: usize, choice: u32, block: Block) -> Result<bool, Failure> {
         for stream in std::iter::once(&block.owner).chain(&block.users) {
-            self.verify_on(&block, *stream)?;
+            self.verify_on(thread, &block, *stream)?;
         }
         let checker = &self.driver.checker;
         let Some(freeing) = checker.freeing(block.address) else {
@@ -130,21 +134,21 @@ impl<P: TestedPool> Run<'_, P> {
         match self.pool.free(block.address) {
             Ok(()) => {
                 self.blocks.ended(&block);
-                Ok(())
+                Ok(true)
             }
             Err(refusal) => {
                 let broken = checker.free_failed(freeing);
-                self.blocks.put(block);
+                self.blocks.put_back(choice, block);
                 match refusal {
                     _ if !broken.is_empty() => Err(Failure::Rules(broken)),
-                    Refusal::Device(error) => self.excuse(Err(error)).map(drop),
+                    Refusal::Device(error) => self.excuse(Err(error)),
                     refusal => Err(refused(refusal)),
                 }
             }
         }
     }
 
-    fn free_wrongly(&self, block: &Block, mistake: Mistake) -> Result<(), Failure> {
+    fn free_wrongly(&self, block: &Block, mistake: Mistake) -> Result<bool, Failure> {
         let address = match mistake {
             Mistake::Interior => block.address + 1,
             Mistake::Foreign => 0x10,
@@ -157,7 +161,9 @@ impl<P: TestedPool> Run<'_, P> {
         for (call, said) in asked {
             match said {
                 Err(Refusal::Argument(_)) => {}
-                Err(Refusal::Device(error)) => self.excuse(Err(error)).map(drop)?,
+                Err(Refusal::Device(error)) => {
+                    self.excuse(Err(error))?;
+                }
                 Err(refusal) => return Err(refused(refusal)),
                 Ok(()) => {
                     let wrong = format!("{call} of {address:#x}, where no block begins");
@@ -165,20 +171,23 @@ impl<P: TestedPool> Run<'_, P> {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn verify_somewhere(&self, block: &Block, choice: u32) -> Result<(), Failure> {
+    fn verify_somewhere(&self, thread: usize, block: &Block, choice: u32) -> Result<bool, Failure> {
         let index = choice as usize % (block.users.len() + 1);
         let mut streams = std::iter::once(&block.owner).chain(&block.users);
         match streams.nth(index) {
-            Some(&stream) => self.verify_on(block, stream),
-            None => Ok(()),
+            Some(&stream) => self.verify_on(thread, block, stream).map(|()| true),
+            None => Ok(true),
         }
     }
 
-    /// Checks a block on one of its streams, if that still exists.
-    fn verify_on(&self, block: &Block, stream: Incarnation) -> Result<(), Failure> {
+    /// Checks a block on one of its streams, if that still exists and this thread can name it.
+    fn verify_on(&self, thread: usize, block: &Block, stream: Incarnation) -> Result<(), Failure> {
+        if !self.streams.reaches(thread, stream.slot) {
+            return Ok(());
+        }
         let occupant = self.streams.hold(stream.slot);
         if occupant.is != stream {
             return Ok(());
@@ -193,17 +202,17 @@ impl<P: TestedPool> Run<'_, P> {
         block: &mut Block,
         stream: u32,
         told: bool,
-    ) -> Result<(), Failure> {
-        let slot = self.streams.slot(stream);
+    ) -> Result<bool, Failure> {
+        let slot = self.streams.slot(stream, thread);
         let (target, owner) = self.streams.hold_both(slot, block.owner.slot);
         let owner = owner.as_deref().unwrap_or(&target);
         let known = target.is == block.owner || block.users.contains(&target.is);
         if !known && !self.order_after(thread, block, owner, target.stream, told)? {
-            return Ok(());
+            return Ok(false);
         }
         match self.pool.use_on(block.address, target.stream) {
             Ok(()) => {}
-            Err(Refusal::Device(error)) => return self.excuse(Err(error)).map(drop),
+            Err(Refusal::Device(error)) => return self.excuse(Err(error)),
             Err(refusal) => return Err(refused(refusal)),
         }
         if !self.driver.checker.used(block.address, target.stream) {
@@ -214,7 +223,7 @@ impl<P: TestedPool> Run<'_, P> {
         if !known {
             block.users.push(target.is);
         }
-        self.verify(block, target.stream)
+        self.verify(block, target.stream).map(|()| true)
     }
 
     /// Makes a stream wait for a block's content. Whether it does.
@@ -226,6 +235,9 @@ impl<P: TestedPool> Run<'_, P> {
         waiter: StreamId,
         told: bool,
     ) -> Result<bool, Failure> {
+        if !self.streams.reaches(thread, block.owner.slot) {
+            return Ok(false);
+        }
         let event = if owner.is == block.owner {
             let events = self.streams.thread_events(thread);
             let (event, recorded) = if told {
@@ -252,18 +264,18 @@ impl<P: TestedPool> Run<'_, P> {
         })
     }
 
-    fn replace_stream(&self, stream: u32, declared: bool) -> Result<(), Failure> {
-        let slot = self.streams.slot(stream);
+    fn replace_stream(&self, thread: usize, stream: u32, declared: bool) -> Result<bool, Failure> {
+        let slot = self.streams.slot(stream, thread);
         let Some(mut occupant) = self.streams.hold_to_replace(slot) else {
-            return Ok(());
+            return Ok(true);
         };
         let event = match self.device().create_event() {
             Ok(event) => event,
-            Err(error) => return self.excuse(Err(error)).map(drop),
+            Err(error) => return self.excuse(Err(error)),
         };
         if !self.excuse(self.pool.record_event(event, occupant.stream))? {
             self.streams.spend(event);
-            return Ok(());
+            return Ok(false);
         }
         self.driver.checker.stream_ends(occupant.stream);
         // What failed is asked again: a stream must not go before the pool knows.
@@ -273,6 +285,7 @@ impl<P: TestedPool> Run<'_, P> {
             .map_err(refused)?;
         self.streams
             .replace(self.device(), &mut occupant, event)
-            .map_err(refused)
+            .map_err(refused)?;
+        Ok(true)
     }
 }
