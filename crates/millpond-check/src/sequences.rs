@@ -21,6 +21,8 @@ pub struct Shape {
     pub largest: u64,
     /// Whether device calls are made to fail.
     pub faults: bool,
+    /// Whether streams are destroyed behind the pool's back, too.
+    pub undeclared: bool,
 }
 
 /// One operation. The numbers choose among what is there.
@@ -93,6 +95,8 @@ pub enum Operation {
     ReplaceStream {
         /// The stream.
         stream: u32,
+        /// Whether the pool is told.
+        declared: bool,
     },
     /// Make one of the next calls to the device fail.
     Fault {
@@ -220,7 +224,10 @@ fn decode([kind, a, b, c]: [u32; 4], shape: &Shape) -> Operation {
                 Mistake::Foreign
             },
         },
-        10 => Operation::ReplaceStream { stream: a },
+        10 => Operation::ReplaceStream {
+            stream: a,
+            declared: !shape.undeclared || b & 1 == 0,
+        },
         _ if shape.faults => Operation::Fault {
             after: a % 12,
             out_of_memory: b & 1 == 0,

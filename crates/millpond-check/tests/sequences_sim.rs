@@ -22,6 +22,7 @@ fn smoke() {
         operations: 200,
         largest: 64 * MIB,
         faults: false,
+        undeclared: false,
     };
     let mut all = Report::default();
     let mut bad = 0;

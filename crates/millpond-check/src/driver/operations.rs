@@ -56,7 +56,7 @@ impl<P: TestedPool> Run<'_, P> {
             }
             Operation::Synchronize => self.excuse(self.pool.synchronize()).map(drop),
             Operation::Trim { keep } => self.excuse(self.pool.trim(keep).map(drop)).map(drop),
-            Operation::ReplaceStream { stream } => self.replace_stream(stream),
+            Operation::ReplaceStream { stream, declared } => self.replace_stream(stream, declared),
             Operation::Fault {
                 after,
                 out_of_memory,
@@ -252,7 +252,7 @@ impl<P: TestedPool> Run<'_, P> {
         })
     }
 
-    fn replace_stream(&self, stream: u32) -> Result<(), Failure> {
+    fn replace_stream(&self, stream: u32, declared: bool) -> Result<(), Failure> {
         let slot = self.streams.slot(stream);
         let Some(mut occupant) = self.streams.hold_to_replace(slot) else {
             return Ok(());
@@ -266,7 +266,8 @@ impl<P: TestedPool> Run<'_, P> {
             return Ok(());
         }
         self.driver.checker.stream_ends(occupant.stream);
-        self.excuse(self.pool.stream_destroyed(occupant.stream))?;
+        // What failed is asked again: a stream must not go before the pool knows.
+        while declared && !self.excuse(self.pool.stream_destroyed(occupant.stream))? {}
         self.device()
             .destroy_stream(occupant.stream)
             .map_err(refused)?;

@@ -29,8 +29,8 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_enum, default_value = "host")]
     device: DeviceChoice,
 
-    /// Memory of the device, such as 141GB, 80G or 512MiB [default: 141GB on sim, half of what
-    /// this machine has free on host].
+    /// Memory of the device, such as 141GB, 80G or 512MiB [default: 141GB on sim; on host half of
+    /// what this machine has free, and without --scale 1GiB at most, for the sake of time].
     #[arg(long, value_name = "SIZE")]
     device_size: Option<ByteSize>,
 
@@ -65,7 +65,9 @@ Examples:
       All recordings at full size, on a 141 GB device that costs nothing.
   millpond replay --device sim --limit 4500MiB --json traces/gnn_sampled.csv.gz
       Does the job fit in 4500 MiB? Exit code 0 if it does.
-  millpond replay --device-size 1GiB --seed 7 traces/offload_streams.ordered.csv.gz
+  millpond replay --scale 1 traces/gnn_sampled.csv.gz
+      The same at full size, in half of the free memory; this takes minutes.
+  millpond replay --device-size 256MiB --seed 7 traces/offload_streams.ordered.csv.gz
       Small enough for any machine, with streams that overtake each other.
 
 Time: `host ns/op` is the pool's own (on sim, that of the whole loop, device included), `driver

@@ -30,6 +30,10 @@ use workload::{Workload, fitting_scale};
 /// A device's memory where nothing else is said, on the sim: an H200's.
 const SIM_MEMORY: u64 = 141_000_000_000;
 
+/// A device's memory where nothing else is said, on the host, at most: a long job writes and reads
+/// its memory hundreds of times over, which takes minutes with more.
+const HOST_MEMORY: u64 = 1 << 30;
+
 /// The smallest device: one handle.
 const SMALLEST_DEVICE: u64 = 2 << 20;
 
@@ -72,12 +76,14 @@ pub(crate) struct Prepared {
 
 /// Makes a recording ready.
 pub(crate) fn prepare(trace: Trace, settings: &Settings) -> Result<Prepared, ReplayError> {
-    let device_size = settings
-        .device_size
-        .unwrap_or_else(|| match settings.device {
-            DeviceChoice::Host => HostDevice::default_memory(),
-            DeviceChoice::Sim => SIM_MEMORY,
-        });
+    let device_size = match (settings.device_size, settings.device) {
+        (Some(size), _) => size,
+        (None, DeviceChoice::Sim) => SIM_MEMORY,
+        (None, DeviceChoice::Host) => match settings.scale {
+            None => HostDevice::default_memory().min(HOST_MEMORY),
+            Some(_) => HostDevice::default_memory(),
+        },
+    };
     if device_size < SMALLEST_DEVICE {
         return Err(ReplayError::DeviceTooSmall(device_size));
     }

@@ -31,6 +31,9 @@ pub(crate) struct Pages {
     granularity: u64,
     limit: u64,
     reserved: u64,
+    /// Of `reserved`: promised, and not yet created.
+    promised: u64,
+    /// The highest `reserved - promised`.
     peak_reserved: u64,
     handles: u64,
     spare: BTreeSet<Handle>,
@@ -42,6 +45,7 @@ impl Pages {
             granularity,
             limit,
             reserved: 0,
+            promised: 0,
             peak_reserved: 0,
             handles: 0,
             spare: BTreeSet::new(),
@@ -97,16 +101,29 @@ impl Pages {
     /// Promises bytes to somebody who is about to create handles.
     pub(crate) fn promise(&mut self, bytes: u64) {
         self.reserved += bytes;
-        self.peak_reserved = self.peak_reserved.max(self.reserved);
+        self.promised += bytes;
     }
 
     /// Handles were created, out of what was promised.
-    pub(crate) fn created(&mut self, handles: u64) {
-        self.handles += handles;
+    pub(crate) fn created(&mut self, handles: &[Handle]) {
+        self.handles += handles.len() as u64;
+        self.kept_promise(handles.iter().map(|handle| handle.size).sum());
+    }
+
+    /// Promised bytes exist now.
+    pub(crate) fn kept_promise(&mut self, bytes: u64) {
+        self.promised -= bytes;
+        self.peak_reserved = self.peak_reserved.max(self.reserved - self.promised);
     }
 
     /// Promised bytes that were not created.
     pub(crate) fn broken_promise(&mut self, bytes: u64) {
+        self.reserved -= bytes;
+        self.promised -= bytes;
+    }
+
+    /// Bytes that were no handle's went back to the device.
+    pub(crate) fn returned(&mut self, bytes: u64) {
         self.reserved -= bytes;
     }
 
@@ -156,7 +173,7 @@ impl Pages {
 
     /// The high watermark begins again at what is reserved now.
     pub(crate) fn reset_peak(&mut self) {
-        self.peak_reserved = self.reserved;
+        self.peak_reserved = self.reserved - self.promised;
     }
 }
 

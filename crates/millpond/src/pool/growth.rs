@@ -168,7 +168,7 @@ impl Inner {
                 for entry in vacated {
                     state.settle_vacated(entry);
                 }
-                state.pages.created(created.len() as u64);
+                state.pages.created(&created);
                 return Ok(state.settle_growth(need, plan, mappings));
             }
             Err(error) => error,
@@ -184,10 +184,13 @@ impl Inner {
         spare.extend(kept.iter().copied());
         spare.retain(|h| !is_stranded(h));
         let mut state = self.lock();
-        state.pages.created(kept.len() as u64);
+        state.pages.created(&created);
         state
             .pages
-            .broken_promise(plan.create.iter().sum::<u64>() - sum(&kept));
+            .broken_promise(plan.create.iter().sum::<u64>() - sum(&created));
+        for &handle in created.iter().filter(|h| !kept.contains(h)) {
+            state.pages.released(handle);
+        }
         for entry in vacated {
             let handle = entry.mapping.handle;
             if !spare.contains(&handle) && !is_stranded(&handle) {

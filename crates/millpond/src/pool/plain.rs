@@ -49,6 +49,7 @@ impl Inner {
         let mut state = self.lock();
         match allocated {
             Ok(address) => {
+                state.pages.kept_promise(size);
                 state.reservations.add(address, size);
                 state.reservations.claim(address, address + size);
                 state.plain.insert(address, size);

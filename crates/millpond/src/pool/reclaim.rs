@@ -205,7 +205,7 @@ impl Inner {
                     state.extents.remove_taken(claim.extent);
                     state.reservations.remove(address);
                     state.plain.remove(&address);
-                    state.pages.broken_promise(size);
+                    state.pages.returned(size);
                     released += size;
                 }
                 Err(error) => {

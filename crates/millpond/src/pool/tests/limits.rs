@@ -98,6 +98,8 @@ fn a_device_that_others_filled_is_told_apart_from_a_limit() {
         "{error}"
     );
     assert_eq!(wall(error), Wall::DeviceFull);
+    // What the device refused never existed.
+    assert_eq!(pool.statistics().peak_reserved_bytes, 16 * MIB);
     let fits = pool.allocate(16 * MIB, stream).unwrap();
     drop(fits);
     sim.release(others).unwrap();

@@ -1,0 +1,261 @@
+//! `millpond replay`, as a user runs it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use assert_cmd::Command;
+use serde_json::Value;
+
+fn trace(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../traces")
+        .join(name)
+}
+
+/// All recordings of the repository.
+const TRACES: [&str; 7] = [
+    "fsdp_prefetch.ordered.csv.gz",
+    "gnn_sampled.csv.gz",
+    "gnn_sampled.pickle.gz",
+    "mixed_dynamic.ordered.csv.gz",
+    "offload_streams.ordered.csv.gz",
+    "rmm_cupy_log.csv.gz",
+    "small_full_context.pickle.gz",
+];
+
+fn replay(arguments: &[&str], traces: &[PathBuf]) -> Output {
+    let mut command = Command::cargo_bin("millpond").unwrap();
+    command.arg("replay").args(arguments).args(traces);
+    command.output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+fn objects(output: &Output) -> Vec<Value> {
+    let parse = |line| serde_json::from_str(line).unwrap();
+    stdout(output).lines().map(parse).collect()
+}
+
+fn number(object: &Value, key: &str) -> f64 {
+    object[key]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{key} in {object}"))
+}
+
+fn assert_complete_and_clean(object: &Value, device: &str) {
+    assert_eq!(object["device"], device);
+    assert_eq!(object["policy"], "millpond");
+    assert_eq!(object["failed_allocations"], 0, "{object}");
+    assert_eq!(object["corrupt_blocks"], 0, "{object}");
+    assert!(number(object, "ops") > 0.0);
+    let (live, reserved) = (
+        number(object, "peak_live_bytes"),
+        number(object, "peak_reserved_bytes"),
+    );
+    assert!(0.0 < live && live <= reserved, "{object}");
+    assert_eq!(number(object, "reserved_over_live"), reserved / live);
+    assert!(number(object, "host_ns_per_op") > 0.0);
+    assert!(number(object, "driver_ns_per_op") > 0.0);
+    let calls = &object["driver_calls"];
+    for call in ["create", "map", "set_access"] {
+        assert!(number(calls, call) > 0.0, "{object}");
+    }
+    // The pool is not taken down before this is counted.
+    for call in ["unmap", "release"] {
+        assert!(number(calls, call) < number(calls, "map"), "{object}");
+    }
+}
+
+#[test]
+fn all_recordings_replay_on_the_sim_at_full_size() {
+    let output = replay(&["--device", "sim", "--json"], &TRACES.map(trace));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let objects = objects(&output);
+    assert_eq!(objects.len(), TRACES.len());
+    for object in &objects {
+        assert_complete_and_clean(object, "sim");
+        assert_eq!(object.get("scale"), None);
+    }
+    assert_eq!(objects[1]["trace"], "gnn_sampled");
+    assert_eq!(objects[1]["ops"], 9174);
+    assert_eq!(objects[1]["peak_live_bytes"], 4_328_266_344_u64);
+}
+
+#[test]
+fn all_recordings_replay_on_the_host_shrunk_to_a_small_device() {
+    // The second model of `mixed_dynamic` alone has 156 blocks of 1 MiB and more.
+    let output = replay(&["--device-size", "224MiB", "--json"], &TRACES.map(trace));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let objects = objects(&output);
+    assert_eq!(objects.len(), TRACES.len());
+    for object in &objects {
+        assert_complete_and_clean(object, "host");
+        let reserved = number(object, "peak_reserved_bytes");
+        assert!(reserved <= f64::from(224 << 20), "{object}");
+    }
+    let (shrunk, whole) = (&objects[1], &objects[6]);
+    assert!(number(shrunk, "scale") < 0.1);
+    assert_eq!(whole.get("scale"), None);
+    let note = "does not fit a device of 224.0 MiB: replayed at scale 0.0";
+    assert!(stderr(&output).contains(note), "{}", stderr(&output));
+}
+
+#[test]
+fn streams_that_are_held_back_at_random_find_every_byte_in_place() {
+    let arguments = ["--device-size", "64MiB", "--seed", "7", "--json", "--quiet"];
+    let traces = ["offload_streams.ordered.csv.gz", "rmm_cupy_log.csv.gz"];
+    let output = replay(&arguments, &traces.map(trace));
+    assert!(output.status.success(), "{}", stderr(&output));
+    for object in objects(&output) {
+        assert_complete_and_clean(&object, "host");
+    }
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn two_runs_on_the_sim_print_the_same_but_for_times() {
+    let run = || {
+        let output = replay(
+            &["--device", "sim", "--json", "--seed", "3"],
+            &TRACES.map(trace),
+        );
+        let mut objects = objects(&output);
+        for object in &mut objects {
+            object["host_ns_per_op"] = Value::Null;
+        }
+        objects
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn a_limit_that_is_too_small_is_explained_in_full_and_fails() {
+    let arguments = ["--device", "sim", "--limit", "1GiB", "--json"];
+    let output = replay(&arguments, &[trace("gnn_sampled.csv.gz")]);
+    assert_eq!(output.status.code(), Some(1));
+    let objects = objects(&output);
+    assert!(number(&objects[0], "failed_allocations") > 0.0);
+    assert_eq!(objects[0]["corrupt_blocks"], 0);
+    assert!(number(&objects[0], "peak_reserved_bytes") <= f64::from(1 << 30));
+    let report = stderr(&output);
+    for part in [
+        "failed: ",
+        "gnn_sampled.csv.gz: block ",
+        "asked for on stream",
+        "the limit of 1.0 GiB",
+        "live in",
+        "raise the limit",
+        "more",
+    ] {
+        assert!(report.contains(part), "{part:?} in {report}");
+    }
+}
+
+#[test]
+fn the_table_has_a_row_for_each_recording() {
+    let names = ["small_full_context.pickle.gz", "rmm_cupy_log.csv.gz"];
+    let output = replay(&["--device", "sim", "--quiet"], &names.map(trace));
+    assert!(output.status.success());
+    let lines: Vec<&str> = stdout(&output).lines().collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for column in ["trace", "ops", "failed", "corrupt", "ratio", "calls"] {
+        assert!(lines[0].contains(column), "{}", lines[0]);
+    }
+    assert!(lines[1].trim_start().starts_with("small_full_context"));
+    assert!(lines[2].trim_start().starts_with("rmm_cupy_log"));
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn the_scale_is_said_where_it_is_not_one() {
+    let arguments = ["--device", "sim", "--scale", "0.5", "--json"];
+    let output = replay(&arguments, &[trace("gnn_sampled.csv.gz")]);
+    assert!(output.status.success());
+    let object = &objects(&output)[0];
+    assert_eq!(object["scale"], 0.5);
+    let half = 4_328_266_344.0 / 2.0;
+    assert!((number(object, "peak_live_bytes") / half - 1.0).abs() < 0.05);
+    let arguments = ["--device", "sim", "--scale", "auto", "--json"];
+    let output = replay(&arguments, &[trace("gnn_sampled.csv.gz")]);
+    assert_eq!(objects(&output)[0].get("scale"), None);
+}
+
+#[test]
+fn a_bad_file_is_one_clear_line_and_the_others_are_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &[u8]| {
+        let path = folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        path
+    };
+    let malformed = b"action,addr,size,stream,time_us\nalloc,512,100,0,7\nalloc,1024,many,0,8\n";
+    let whole = fs::read(trace("gnn_sampled.csv.gz")).unwrap();
+    let traces = [
+        folder.path().join("missing.csv"),
+        file("empty.csv", b""),
+        file("unknown.txt", b"no recording\n"),
+        file("malformed.csv", malformed),
+        file("truncated.csv.gz", &whole[..whole.len() / 2]),
+        trace("small_full_context.pickle.gz"),
+    ];
+    let output = replay(&["--device", "sim", "--json", "--quiet"], &traces);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(objects(&output).len(), 1);
+    let errors: Vec<&str> = stderr(&output).lines().collect();
+    assert_eq!(errors.len(), 5, "{errors:#?}");
+    for (path, line) in traces.iter().zip(&errors) {
+        let start = format!("error: {}: ", path.display());
+        assert!(line.starts_with(&start), "{line}");
+    }
+    assert!(errors[3].contains("line 3"), "{}", errors[3]);
+    assert!(errors[3].contains("many"), "{}", errors[3]);
+}
+
+#[test]
+fn what_cannot_be_done_is_said_with_the_way_out() {
+    let gnn = [trace("gnn_sampled.csv.gz")];
+    let cases = [
+        (&["--device-size", "1MiB"][..], "give 2 MiB or more"),
+        (&["--device-size", "4MiB"], "give a larger --device-size"),
+        (&["--limit", "1MiB"], "set a larger limit"),
+    ];
+    for (arguments, way_out) in cases {
+        let output = replay(arguments, &gnn);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(way_out), "{}", stderr(&output));
+        assert_eq!(stdout(&output), "");
+    }
+}
+
+#[test]
+fn wrong_arguments_are_refused_before_anything_runs() {
+    let gnn = [trace("gnn_sampled.csv.gz")];
+    let cases = [
+        (&["--device-size", "lots"][..], "such as 141GB"),
+        (&["--limit", "17179869184GiB"], "more than"),
+        (&["--scale", "0"], "greater than 0"),
+        (&["--seed", "x"], "invalid"),
+        (&["--device", "tpu"], "host, sim"),
+    ];
+    for (arguments, explanation) in cases {
+        let output = replay(arguments, &gnn);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains(explanation), "{}", stderr(&output));
+    }
+    assert_eq!(replay(&[], &[]).status.code(), Some(2));
+}
+
+#[test]
+fn help_has_examples() {
+    let output = replay(&["--help"], &[]);
+    assert!(output.status.success());
+    assert!(stdout(&output).contains("Examples:"));
+    assert!(stdout(&output).contains("millpond replay --device sim"));
+}
