@@ -14,8 +14,7 @@ use crate::conformance::Fixture;
 
 /// A pool under test.
 #[derive(Debug)]
-pub(super) struct Bench<'a> {
-    pub(super) fixture: &'a Fixture,
+pub(super) struct Bench {
     /// As the pool sees it.
     pub(super) device: Arc<dyn Device>,
     checker: Arc<Checker>,
@@ -25,16 +24,15 @@ pub(super) struct Bench<'a> {
     events: Mutex<Vec<EventId>>,
 }
 
-impl<'a> Bench<'a> {
+impl Bench {
     /// A pool of at most so many bytes.
-    pub(super) fn new(fixture: &'a Fixture, limit: u64) -> Bench<'a> {
+    pub(super) fn new(fixture: &Fixture, limit: u64) -> Bench {
         let checker = Arc::new(Checker::new(fixture.device().capabilities()));
         let observers = vec![Arc::clone(&checker) as _];
         let observed = Observed::new(Arc::clone(fixture.device()), observers);
         let device: Arc<dyn Device> = Arc::new(observed);
         let pool = Pool::builder(Arc::clone(&device)).limit(limit).build();
         Bench {
-            fixture,
             device,
             checker,
             pool: Some(pool.expect("a pool")),
@@ -151,7 +149,7 @@ impl<'a> Bench<'a> {
 #[derive(Debug)]
 #[must_use = "a block that is not kept is freed at once"]
 pub(super) struct Filled<'a> {
-    bench: &'a Bench<'a>,
+    bench: &'a Bench,
     block: Option<Block>,
     stream: StreamId,
     pattern: Pattern,

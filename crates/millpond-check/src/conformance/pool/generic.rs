@@ -97,7 +97,7 @@ pub(super) fn mixed_random_allocations(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-fn mixed(bench: &Bench<'_>, stream: StreamId, seed: u64) {
+fn mixed(bench: &Bench, stream: StreamId, seed: u64) {
     let mut random = Random(seed);
     let mut blocks = Vec::new();
     for _ in 0..200 {
@@ -115,7 +115,7 @@ fn mixed(bench: &Bench<'_>, stream: StreamId, seed: u64) {
 }
 
 /// RMM generic 5: the same from four threads at once.
-fn threads(fixture: &Fixture, stream_of: impl Fn(&Bench<'_>, u64) -> StreamId + Sync) -> Outcome {
+fn threads(fixture: &Fixture, stream_of: impl Fn(&Bench, u64) -> StreamId + Sync) -> Outcome {
     let bench = Bench::new(fixture, GIB);
     thread::scope(|scope| {
         for thread in 0..4 {
@@ -156,10 +156,7 @@ pub(super) fn threads_on_streams_of_their_own(fixture: &Fixture) -> Outcome {
 
 /// RMM generic 6: 100 blocks of up to 1 MiB are allocated on one thread and stream, and freed on
 /// another, which uses them in the order of an event.
-fn freed_elsewhere(
-    fixture: &Fixture,
-    streams: impl Fn(&Bench<'_>) -> (StreamId, StreamId),
-) -> Outcome {
+fn freed_elsewhere(fixture: &Fixture, streams: impl Fn(&Bench) -> (StreamId, StreamId)) -> Outcome {
     let bench = Bench::new(fixture, GIB);
     let (producing, consuming) = streams(&bench);
     thread::scope(|scope| {

@@ -80,8 +80,8 @@ pub(super) fn memory_of_a_destroyed_stream_serves_again(fixture: &Fixture) -> Ou
     let stream = bench.stream();
     for _ in 0..20 {
         let gone = bench.stream();
-        drop(bench.allocate(10_000, gone));
         drop(bench.allocate(8 * MIB, gone));
+        drop(bench.allocate(10_000, gone));
         bench.destroy(gone);
         drop(bench.allocate(10_000, stream));
         drop(bench.allocate(8 * MIB, stream));
