@@ -33,7 +33,8 @@ impl State {
         let slot = self.streams.find(call, stream)?;
         for &(address, _) in ranges {
             if address.checked_add(size).is_none() {
-                let detail = format!("{size:#x} bytes at {address:#x} end beyond the address space");
+                let detail =
+                    format!("{size:#x} bytes at {address:#x} end beyond the address space");
                 return Err(DeviceError::new(call, Status::INVALID_VALUE, detail));
             }
         }
