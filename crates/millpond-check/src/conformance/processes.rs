@@ -46,6 +46,8 @@ fn run_alone(name: &str) -> Outcome {
     let program = env::current_exe().expect("this program");
     let mut child = Command::new(program)
         .env(ALONE, name)
+        // Arenas come with threads that happen to run together, and take address space.
+        .env("MALLOC_ARENA_MAX", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

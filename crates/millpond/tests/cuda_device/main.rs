@@ -1,10 +1,9 @@
-//! The cuda device on a real GPU. Where there is none, each test says so and does nothing.
+//! What is the cuda device's own, on a real GPU. Where there is none, each test says so and does
+//! nothing. The contract's rules are tested by the conformance suites of `millpond-check`.
 //!
-//! The numbered rules are those of `millpond::device`; DRV is the documentation of the driver API.
-//! The tests take turns: host functions of one context share a thread, and some tests hold it.
+//! The tests take turns: some look at what the whole process holds.
 
 use std::process::{Command, ExitStatus};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use millpond::device::cuda::CudaDevice;
@@ -13,11 +12,9 @@ use millpond::device::{
     Protection, Status, StreamId,
 };
 
-mod mapping;
 mod process;
 mod sharing;
 mod streams;
-mod work;
 
 const PATTERN: Pattern = Pattern(0x8877_6655_4433_2211);
 const OTHER: Pattern = Pattern(0x0123_4567_89ab_cdef);
@@ -122,13 +119,6 @@ impl<'a> Mapped<'a> {
         }
     }
 
-    fn forget_handles(mut self) -> Mapped<'a> {
-        for (handle, _) in self.handles.drain(..) {
-            self.device.release(handle).unwrap();
-        }
-        self
-    }
-
     fn take_down(mut self) {
         self.device.unmap(self.base, self.size).unwrap();
         self.device.free_reservation(self.base, self.size).unwrap();
@@ -146,18 +136,4 @@ fn wrong(device: &CudaDevice, stream: StreamId, address: u64, size: u64, pattern
         .unwrap();
     device.synchronize_stream(stream).unwrap();
     findings.wrong_bytes()
-}
-
-/// Holds a stream until the sender is dropped.
-fn hold(device: &CudaDevice, stream: StreamId) -> Sender<()> {
-    let (sender, receiver) = channel();
-    device
-        .host_function(
-            stream,
-            Box::new(move || {
-                let _ = receiver.recv();
-            }),
-        )
-        .unwrap();
-    sender
 }

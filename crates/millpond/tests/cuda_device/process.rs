@@ -6,7 +6,23 @@ use std::sync::{Mutex, PoisonError};
 use millpond::device::cuda::CudaDevice;
 use millpond::device::{Device, Findings, Status, StreamId, StreamOrder};
 
-use crate::{OTHER, PATTERN, device, in_own_process, passes_in_own_process};
+use crate::{OTHER, PATTERN, device, in_own_process, passes_in_own_process, status};
+
+#[test]
+fn devices_are_counted_from_zero() {
+    let Some(turn) = device() else { return };
+    println!("{:?}", turn.device);
+    let count = turn.device.driver().device_count().unwrap();
+    assert_eq!(
+        status(CudaDevice::open(count).map(|_| ())),
+        Status::INVALID_DEVICE
+    );
+    if count < 2 {
+        eprintln!("skipped: peers need a second device");
+        return;
+    }
+    println!("peer: {}", turn.device.can_access_peer(1).unwrap());
+}
 
 #[test]
 fn dropping_lets_queued_work_end() {

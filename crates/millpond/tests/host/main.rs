@@ -1,4 +1,5 @@
-//! The host device keeps the contract's rules with real bytes.
+//! What is the host device's own. The contract's rules are tested by the conformance suites of
+//! `millpond-check`.
 
 mod memory;
 mod sharing;

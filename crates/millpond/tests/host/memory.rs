@@ -4,60 +4,10 @@ use millpond::device::{
     AccessGrant, Call, Device, Findings, Pattern, Protection, Status, StreamId, StreamOrder,
 };
 
-use super::{ACCESS, GRANULE, MIB, device, gate, handle, map, mapped, status, wrong_bytes};
+use super::{ACCESS, GRANULE, MIB, device, gate, handle, mapped, status, wrong_bytes};
 
 const A: Pattern = Pattern(0x0123_4567_89ab_cdef);
 const B: Pattern = Pattern(0xfedc_ba98_7654_3210);
-
-#[test]
-fn two_addresses_of_one_handle_show_the_same_bytes() {
-    let device = device();
-    let base = device.reserve(2 * GRANULE, 0).unwrap();
-    let memory = handle(&device, GRANULE);
-    map(&device, base, GRANULE, memory);
-    map(&device, base + GRANULE, GRANULE, memory);
-    device.fill(StreamId::DEFAULT, base, GRANULE, A).unwrap();
-    assert_eq!(wrong_bytes(&device, base + GRANULE, GRANULE, A), 0);
-    assert_eq!(wrong_bytes(&device, base + GRANULE, GRANULE, B), GRANULE);
-}
-
-#[test]
-fn a_range_stitched_of_handles_is_one_range_and_the_bytes_follow_the_handles() {
-    let device = device();
-    let sizes = [GRANULE, 3 * GRANULE, 2 * GRANULE];
-    let handles = sizes.map(|size| handle(&device, size));
-    let total: u64 = sizes.iter().sum();
-    let base = device.reserve(total, 0).unwrap();
-    let mut at = base;
-    for (&memory, &size) in handles.iter().zip(&sizes) {
-        device.map(at, size, memory).unwrap();
-        at += size;
-    }
-    device.set_access(base, total, &ACCESS).unwrap();
-    device.fill(StreamId::DEFAULT, base, total, A).unwrap();
-    device.fill(StreamId::DEFAULT, base, GRANULE, B).unwrap();
-    assert_eq!(wrong_bytes(&device, base, total, A), GRANULE);
-    device.unmap(base, total).unwrap();
-
-    // The handle that was first comes last.
-    let mut at = base;
-    for n in [1, 2, 0] {
-        map(&device, at, sizes[n], handles[n]);
-        at += sizes[n];
-    }
-    assert_eq!(wrong_bytes(&device, base, total - GRANULE, A), 0);
-    assert_eq!(wrong_bytes(&device, base + total - GRANULE, GRANULE, B), 0);
-}
-
-#[test]
-fn reservations_are_aligned_as_asked() {
-    let device = device();
-    for alignment in [0, 1, GRANULE, 64 * MIB, 1 << 30] {
-        let base = device.reserve(GRANULE, alignment).unwrap();
-        assert!(base.is_multiple_of(alignment.max(GRANULE)), "{base:#x}");
-        device.free_reservation(base, GRANULE).unwrap();
-    }
-}
 
 #[test]
 fn memory_without_access_fails_the_device_and_not_the_process() {
@@ -214,41 +164,6 @@ fn verifying_counts_wrong_bytes_and_shows_a_wrong_word() {
     assert_eq!(findings.wrong_bytes(), 3);
     assert_eq!(findings.found_word(), Some(A.0 & !0xff_ffff));
     assert_eq!(wrong_bytes(&device, base + 1, MIB + 3, A), 4);
-}
-
-#[test]
-fn copies_move_bytes_between_unaligned_ranges() {
-    let device = device();
-    let base = mapped(&device, 2 * GRANULE);
-    let size = MIB + 17;
-    device
-        .fill(StreamId::DEFAULT, base, 2 * GRANULE, B)
-        .unwrap();
-    device.fill(StreamId::DEFAULT, base + 3, size, A).unwrap();
-    device
-        .copy(StreamId::DEFAULT, base + GRANULE + 5, base + 3, size)
-        .unwrap();
-    assert_eq!(wrong_bytes(&device, base + GRANULE + 5, size, A), 0);
-    let mut bytes = [0; 1];
-    device.read(base + GRANULE + 5 + size, &mut bytes).unwrap();
-    assert_eq!(bytes[0], B.0.to_le_bytes()[((5 + size) % 8) as usize]);
-}
-
-#[test]
-fn a_released_handle_lives_on_while_mapped_and_its_memory_counts_until_then() {
-    let device = device();
-    let total = device.memory_info().unwrap().free;
-    let base = device.reserve(GRANULE, 0).unwrap();
-    let memory = handle(&device, GRANULE);
-    map(&device, base, GRANULE, memory);
-    device.fill(StreamId::DEFAULT, base, GRANULE, A).unwrap();
-    device.release(memory).unwrap();
-    assert_eq!(status(device.release(memory)), Status::INVALID_VALUE);
-    assert_eq!(wrong_bytes(&device, base, GRANULE, A), 0);
-    assert_eq!(device.memory_info().unwrap().free, total - GRANULE);
-    device.unmap(base, GRANULE).unwrap();
-    assert_eq!(device.memory_info().unwrap().free, total);
-    device.free_reservation(base, GRANULE).unwrap();
 }
 
 #[test]

@@ -1,26 +1,18 @@
-//! Memory that goes from hand to hand, in one process and between two.
+//! Memory that goes from hand to hand between devices of one process.
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
 
 use millpond::device::{
     Device, HandleId, HandleProperties, HostDevice, Pattern, ShareKind, Shareable, Status, StreamId,
 };
 use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
 
 use super::{GRANULE, device, map, status, wrong_bytes};
 
 const FD: ShareKind = ShareKind::PosixFd;
 const SENT: Pattern = Pattern(0x1111_2222_3333_4444);
-const ANSWERED: Pattern = Pattern(0x5555_6666_7777_8888);
 
 fn shareable(device: &HostDevice, size: u64) -> HandleId {
     let properties = HandleProperties {
@@ -137,68 +129,4 @@ fn a_descriptor_that_could_harm_is_refused() {
     );
     let good = memory(GRANULE, SealFlags::SHRINK);
     device.import(Shareable::PosixFd(good), GRANULE).unwrap();
-}
-
-#[test]
-fn another_process_sees_and_changes_the_same_bytes() {
-    let (mut ours, theirs) = UnixStream::pair().unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--ignored", "sharing::child_of_another_process"])
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let device = device();
-    let handle = shareable(&device, GRANULE);
-    let address = mapped(&device, GRANULE, handle);
-    device
-        .fill(StreamId::DEFAULT, address, GRANULE, SENT)
-        .unwrap();
-    device.synchronize().unwrap();
-    send(&ours, &exported(&device, handle));
-    let mut answer = [0];
-    ours.read_exact(&mut answer).unwrap();
-    assert_eq!(answer, *b"y");
-    assert_eq!(wrong_bytes(&device, address, GRANULE, ANSWERED), 0);
-    assert!(child.wait().unwrap().success());
-}
-
-#[test]
-#[ignore = "the other half of another_process_sees_and_changes_the_same_bytes"]
-fn child_of_another_process() {
-    let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    let mut socket = UnixStream::from(socket);
-    let device = device();
-    let import = device
-        .import(Shareable::PosixFd(receive(&socket)), GRANULE)
-        .unwrap();
-    let address = mapped(&device, GRANULE, import);
-    assert_eq!(wrong_bytes(&device, address, GRANULE, SENT), 0);
-    device
-        .fill(StreamId::DEFAULT, address, GRANULE, ANSWERED)
-        .unwrap();
-    device.synchronize().unwrap();
-    socket.write_all(b"y").unwrap();
-}
-
-fn send(socket: &UnixStream, descriptor: &OwnedFd) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor.as_fd()];
-    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
-    let data = [IoSlice::new(b"m")];
-    rustix::net::sendmsg(socket, &data, &mut ancillary, SendFlags::empty()).unwrap();
-}
-
-fn receive(socket: &UnixStream) -> OwnedFd {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let mut data = [IoSliceMut::new(&mut byte)];
-    rustix::net::recvmsg(socket, &mut data, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
-    let mut descriptors = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-        _ => None,
-    });
-    descriptors.next().unwrap().next().unwrap()
 }

@@ -3,7 +3,6 @@
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::Duration;
 
 use millpond::device::{Device, EventId, HostDevice, Pattern, Status, StreamId, StreamOrder};
@@ -56,31 +55,6 @@ fn a_stream_runs_in_order_with_delays_and_without() {
 }
 
 #[test]
-fn an_event_is_completed_when_never_recorded_and_with_the_work_before_it() {
-    let device = device();
-    let stream = stream(&device);
-    let event = device.create_event().unwrap();
-    assert_eq!(device.query_event(event), Ok(true));
-    device.synchronize_event(event).unwrap();
-
-    // Recorded where nothing was ever queued.
-    device.record_event(event, stream).unwrap();
-    assert_eq!(device.query_event(event), Ok(true));
-
-    let open = gate(&device, stream);
-    assert_eq!(
-        device.query_event(event),
-        Ok(true),
-        "work after the record is not its"
-    );
-    device.record_event(event, stream).unwrap();
-    assert_eq!(device.query_event(event), Ok(false));
-    drop(open);
-    device.synchronize_event(event).unwrap();
-    assert_eq!(device.query_event(event), Ok(true));
-}
-
-#[test]
 fn a_wait_orders_streams() {
     let device = device();
     let (first, second, diary) = (stream(&device), stream(&device), Diary::default());
@@ -104,110 +78,8 @@ fn a_wait_orders_streams() {
 }
 
 #[test]
-fn a_wait_is_bound_to_the_record_that_was_last_when_it_was_queued() {
+fn default_streams_cannot_be_destroyed() {
     let device = device();
-    let [early, late, waiter, free] = [(); 4].map(|()| stream(&device));
-    let diary = Diary::default();
-    let open_early = gate(&device, early);
-    let open_late = gate(&device, late);
-    let event = recorded(&device, early);
-    device.wait_event(waiter, event).unwrap();
-    diary.note(&device, waiter, 1);
-
-    // A later record, completed before the first, does not let the waiter go.
-    device.record_event(event, free).unwrap();
-    assert_eq!(device.query_event(event), Ok(true));
-    let done = recorded(&device, waiter);
-    assert_eq!(device.query_event(done), Ok(false));
-    // Another, that never completes as long as the waiter is waited for, does not hold it.
-    device.record_event(event, late).unwrap();
-    drop(open_early);
-    device.synchronize_stream(waiter).unwrap();
-    assert_eq!(diary.entries(), [1]);
-    assert_eq!(device.query_event(event), Ok(false));
-    drop(open_late);
-    device.synchronize().unwrap();
-    assert_eq!(device.query_event(event), Ok(true));
-}
-
-#[test]
-fn a_wait_for_an_event_never_recorded_is_none() {
-    let device = device();
-    let (waiter, other) = (stream(&device), stream(&device));
-    let event = device.create_event().unwrap();
-    device.wait_event(waiter, event).unwrap();
-    let open = gate(&device, other);
-    device.record_event(event, other).unwrap();
-    device.synchronize_stream(waiter).unwrap();
-    drop(open);
-}
-
-#[test]
-fn the_legacy_stream_is_ordered_with_those_that_are_with_it() {
-    let device = device();
-    let with = device.create_stream(StreamOrder::WithLegacy).unwrap();
-    let independent = stream(&device);
-    let diary = Diary::default();
-
-    // Earlier work of the others comes first; an independent stream's does not matter.
-    let open = gate(&device, with);
-    let open_independent = gate(&device, independent);
-    diary.note(&device, with, 1);
-    diary.note(&device, StreamId::DEFAULT, 2);
-    diary.note(&device, with, 3);
-    let done = recorded(&device, StreamId::LEGACY);
-    assert_eq!(device.query_event(done), Ok(false));
-    drop(open);
-    device.synchronize_stream(with).unwrap();
-    assert_eq!(diary.entries(), [1, 2, 3]);
-    drop(open_independent);
-
-    // Later work of the others waits for the legacy stream, also in this thread's own stream;
-    // an independent stream's does not.
-    let open = gate(&device, StreamId::LEGACY);
-    diary.note(&device, with, 5);
-    let event = recorded(&device, StreamId::PER_THREAD);
-    assert_eq!(device.query_event(event), Ok(false));
-    diary.note(&device, independent, 4);
-    device.synchronize_stream(independent).unwrap();
-    assert_eq!(diary.entries(), [1, 2, 3, 4]);
-    drop(open);
-    device.synchronize_stream(with).unwrap();
-    device.synchronize_event(event).unwrap();
-    assert_eq!(diary.entries(), [1, 2, 3, 4, 5]);
-}
-
-#[test]
-fn the_legacy_stream_waits_for_destroyed_streams_too() {
-    let device = device();
-    let with = device.create_stream(StreamOrder::WithLegacy).unwrap();
-    let diary = Diary::default();
-    let open = gate(&device, with);
-    diary.note(&device, with, 1);
-    device.destroy_stream(with).unwrap();
-    diary.note(&device, StreamId::LEGACY, 2);
-    drop(open);
-    device.synchronize().unwrap();
-    assert_eq!(diary.entries(), [1, 2]);
-}
-
-#[test]
-fn each_thread_has_a_stream_of_its_own_under_one_value() {
-    let device = device();
-    let here = device.stream_identity(StreamId::PER_THREAD).unwrap();
-    assert_eq!(device.stream_identity(StreamId::PER_THREAD), Ok(here));
-    let open = gate(&device, StreamId::PER_THREAD);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            assert_ne!(device.stream_identity(StreamId::PER_THREAD), Ok(here));
-            // Would hang if it were the stream behind the gate.
-            device.synchronize_stream(StreamId::PER_THREAD).unwrap();
-        });
-    });
-    drop(open);
-    let legacy = device.stream_identity(StreamId::LEGACY).unwrap();
-    assert_eq!(device.stream_identity(StreamId::DEFAULT), Ok(legacy));
-    assert_ne!(legacy, here);
     assert_eq!(
         status(device.destroy_stream(StreamId::DEFAULT)),
         Status::INVALID_HANDLE

@@ -57,8 +57,12 @@ pub(super) fn a_mapping_lies_inside_one_reservation(fixture: &Fixture) -> Outcom
     let handle = fixture.handle(2 * unit);
     assert_eq!(refused(device.map(base + unit, 2 * unit, handle)), INVALID);
     device.free_reservation(base, 2 * unit).unwrap();
-    if fixture.kind() != Kind::Cuda {
-        assert_eq!(refused(device.map(base, 2 * unit, handle)), INVALID);
+    match device.map(base, 2 * unit, handle) {
+        Ok(()) if fixture.kind() == Kind::Cuda => {
+            println!("the driver maps into a freed reservation");
+            device.unmap(base, 2 * unit).unwrap();
+        }
+        mapped => assert_eq!(refused(mapped), INVALID),
     }
     device.release(handle).unwrap();
     Ok(())
@@ -265,7 +269,7 @@ pub(super) fn a_reservation_is_freed_as_it_was_made(fixture: &Fixture) -> Outcom
 pub(super) fn reservations_are_aligned_as_asked(fixture: &Fixture) -> Outcome {
     let unit = fixture.needs_mapping()?;
     let device = fixture.device();
-    for alignment in [0, unit, 32 * unit, 1 << 30] {
+    for alignment in [0, 1, unit, 32 * unit, 1 << 30] {
         let base = device.reserve(unit, alignment).unwrap();
         assert!(base.is_multiple_of(alignment.max(unit)), "{base:#x}");
         device.free_reservation(base, unit).unwrap();

@@ -6,7 +6,7 @@ use std::thread;
 use millpond::device::{Findings, Pattern, Status, StreamId};
 
 use super::{MIB, OTHER, PATTERN, refused};
-use crate::conformance::{Fixture, Outcome};
+use crate::conformance::{Fixture, Kind, Outcome};
 
 /// [`Device::fill`](millpond::device::Device::fill): the pattern begins at the range's first byte,
 /// the last repetition is cut; [`Device::verify`](millpond::device::Device::verify): each wrong
@@ -64,7 +64,10 @@ pub(super) fn large_ranges_are_covered_to_the_last_byte(fixture: &Fixture) -> Ou
     fixture.needs_bytes()?;
     let device = fixture.device();
     let stream = fixture.stream();
-    let size = 64 * MIB + 5;
+    let size = match fixture.kind() {
+        Kind::Cuda => 256 * MIB + 5,
+        _ => 64 * MIB + 5,
+    };
     let address = device.allocate(size + 3).unwrap();
     let start = address + 3;
     device.fill(stream, start, size, PATTERN).unwrap();
@@ -120,7 +123,7 @@ pub(super) fn many_verifications_report_each_their_own(fixture: &Fixture) -> Out
                 let at = address + thread * 4096;
                 device.fill(stream, at, 4096, Pattern(thread)).unwrap();
                 let (right, wrong) = (Findings::new(), Findings::new());
-                for _ in 0..2000 {
+                for _ in 0..5000 {
                     device
                         .verify(stream, at, 4096, Pattern(thread), &right)
                         .unwrap();
@@ -129,7 +132,7 @@ pub(super) fn many_verifications_report_each_their_own(fixture: &Fixture) -> Out
                         .unwrap();
                 }
                 device.synchronize_stream(stream).unwrap();
-                assert_eq!((right.wrong_bytes(), wrong.wrong_bytes()), (0, 32_000));
+                assert_eq!((right.wrong_bytes(), wrong.wrong_bytes()), (0, 80_000));
                 assert_eq!(wrong.found_word(), Some(thread));
                 device.destroy_stream(stream).unwrap();
             });
