@@ -75,7 +75,9 @@ ns/op` that of the calls counted under `calls` (create, map, set access, unmap, 
 clock on host, by the table of measured costs on sim. Taking the pool down is not counted.
 
 Exit code: 0 if nothing failed and nothing was corrupt, 1 if something was or a recording could
-not be replayed, 2 if the arguments are wrong.";
+not be replayed, 2 if the arguments are wrong.
+
+Environment: MILLPOND_LOG=debug shows on standard error what the pool itself has to say.";
 
 /// Runs the command.
 pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
