@@ -1,7 +1,7 @@
 //! Rule 3, and that complete uses are forgotten.
 
 use crate::log::{A, B, BASE, C, E, F, Log, PAGE, freed_on_a, in_time, only, too_early};
-use millpond::device::{CallRecord, Outcome, StreamId, StreamOrder};
+use millpond::device::{CallRecord, Observer, Outcome, StreamId, StreamOrder};
 use millpond_check::{Rule, Violation};
 
 #[test]
@@ -334,6 +334,46 @@ fn a_new_stream_inherits_no_order() {
 }
 
 #[test]
+fn a_new_stream_inherits_no_wait() {
+    let log = freed_on_a();
+    log.record(E, A);
+    log.create_stream(B);
+    log.synchronize_stream(B);
+    log.wait(B, E);
+    log.destroy_stream(B);
+    log.create_stream(B);
+    too_early(&log, B);
+}
+
+#[test]
+fn a_query_that_another_record_overtakes_completes_what_both_cover() {
+    let query = CallRecord::QueryEvent { event: E };
+    // Whether the query met the record on C or that on A, nobody knows.
+    for (first, then) in [(C, A), (A, C)] {
+        let log = freed_on_a();
+        log.record(E, first);
+        log.checker
+            .before(&query)
+            .expect("the checker fails no call");
+        std::thread::scope(|scope| {
+            scope.spawn(|| log.record(E, then));
+        });
+        log.checker.after(&query, Outcome::Completed(true), 0, 0);
+        too_early(&log, B);
+    }
+    let log = freed_on_a();
+    log.record(E, A);
+    log.checker
+        .before(&query)
+        .expect("the checker fails no call");
+    std::thread::scope(|scope| {
+        scope.spawn(|| log.record(E, A));
+    });
+    log.checker.after(&query, Outcome::Completed(true), 0, 0);
+    in_time(&log, B);
+}
+
+#[test]
 fn the_legacy_stream_has_two_names_and_per_thread_streams_one() {
     let log = Log::new();
     log.block(BASE, 4096, StreamId::DEFAULT);
@@ -430,9 +470,10 @@ fn complete_uses_are_forgotten() {
     log.reserve(BASE, 1 << 40);
     log.create(1, 1 << 36);
     log.map(BASE, 1 << 36, 1);
+    log.block(BASE, 4096, A);
     for round in 0..100_000_u64 {
         // Never the same bytes again.
-        let address = BASE + round * 4096;
+        let address = BASE + (round + 1) * 4096;
         log.block(address, 16, if round % 2 == 0 { A } else { B });
         log.freed(address);
         if round % 100 == 0 {
@@ -441,6 +482,9 @@ fn complete_uses_are_forgotten() {
     }
     log.clean();
     assert!(log.checker.totals().records_kept < 10_000);
+    // What is live, or not complete, is not.
+    only(&log.block(BASE, 1, A), Rule::OneOwner);
+    only(&log.block(BASE + 100_000 * 4096, 1, A), Rule::StreamOrder);
 }
 
 #[test]

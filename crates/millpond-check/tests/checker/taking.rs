@@ -136,6 +136,43 @@ fn a_mapping_remembers_the_uses_of_all_its_blocks() {
 }
 
 #[test]
+fn a_mapping_remembers_the_last_use_of_a_stream() {
+    let log = freed_on_a();
+    log.synchronize();
+    log.block(BASE, 16, A);
+    log.freed(BASE);
+    log.unmap(BASE, 4 * PAGE);
+    let violation = only(&log.checker.violations(), Rule::NotInUse);
+    let Violation::TakenInUse { earlier, .. } = violation else {
+        panic!("{violation}");
+    };
+    assert_eq!(earlier.size, 16);
+}
+
+#[test]
+fn a_block_whose_memory_was_taken_leaves_the_next_mapping_alone() {
+    let log = Log::new();
+    log.block(BASE, 16, A);
+    log.unmap(BASE, 4 * PAGE);
+    log.create(2, PAGE);
+    log.map(BASE, PAGE, 2);
+    log.block(BASE + 16, 16, A);
+    // The first block is no part of the second mapping.
+    log.freed(BASE);
+    log.unmap(BASE, PAGE);
+    let violations = log.checker.violations();
+    let owners: Vec<u64> = violations
+        .iter()
+        .filter_map(|violation| match violation {
+            Violation::TakenFromLive { owner, .. } => Some(owner.address),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(owners, [BASE, BASE + 16]);
+    assert_eq!(violations.len(), 2, "{violations:?}");
+}
+
+#[test]
 fn an_address_that_recurs_has_no_past() {
     let log = freed_on_a();
     log.synchronize();
