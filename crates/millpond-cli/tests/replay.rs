@@ -60,7 +60,8 @@ fn assert_complete_and_clean(object: &Value, device: &str) {
         number(object, "peak_reserved_bytes"),
     );
     assert!(0.0 < live && live <= reserved, "{object}");
-    assert_eq!(number(object, "reserved_over_live"), reserved / live);
+    let ratio = number(object, "reserved_over_live");
+    assert!((ratio - reserved / live).abs() < 1e-9, "{object}");
     assert!(number(object, "host_ns_per_op") > 0.0);
     assert!(number(object, "driver_ns_per_op") > 0.0);
     let calls = &object["driver_calls"];
@@ -85,26 +86,29 @@ fn all_recordings_replay_on_the_sim_at_full_size() {
     }
     assert_eq!(objects[1]["trace"], "gnn_sampled");
     assert_eq!(objects[1]["ops"], 9174);
-    assert_eq!(objects[1]["peak_live_bytes"], 4_328_266_344_u64);
+    assert_eq!(objects[1]["peak_live_bytes"], 4_328_336_620_u64);
 }
 
 #[test]
 fn all_recordings_replay_on_the_host_shrunk_to_a_small_device() {
-    // The second model of `mixed_dynamic` alone has 156 blocks of 1 MiB and more.
-    let output = replay(&["--device-size", "224MiB", "--json"], &TRACES.map(trace));
-    assert!(output.status.success(), "{}", stderr(&output));
-    let objects = objects(&output);
-    assert_eq!(objects.len(), TRACES.len());
-    for object in &objects {
+    // As small as each can be, to save time: blocks are not shrunk below 1 MiB.
+    for (name, mebibytes) in TRACES.into_iter().zip([96, 32, 32, 224, 64, 64, 96]) {
+        let size = format!("{mebibytes}MiB");
+        let output = replay(&["--device-size", &size, "--json"], &[trace(name)]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let [object] = &objects(&output)[..] else {
+            panic!("{}", stdout(&output))
+        };
         assert_complete_and_clean(object, "host");
         let reserved = number(object, "peak_reserved_bytes");
-        assert!(reserved <= f64::from(224 << 20), "{object}");
+        assert!(reserved <= f64::from(mebibytes << 20), "{object}");
+        assert!(number(object, "scale") < 1.0, "{object}");
+        let note = format!("does not fit a device of {mebibytes}.0 MiB: replayed at scale 0.");
+        assert!(stderr(&output).contains(&note), "{}", stderr(&output));
     }
-    let (shrunk, whole) = (&objects[1], &objects[6]);
-    assert!(number(shrunk, "scale") < 0.1);
-    assert_eq!(whole.get("scale"), None);
-    let note = "does not fit a device of 224.0 MiB: replayed at scale 0.0";
-    assert!(stderr(&output).contains(note), "{}", stderr(&output));
+    let whole = [trace("small_full_context.pickle.gz")];
+    let output = replay(&["--device-size", "256MiB", "--json"], &whole);
+    assert_eq!(objects(&output)[0].get("scale"), None);
 }
 
 #[test]
@@ -180,7 +184,7 @@ fn the_scale_is_said_where_it_is_not_one() {
     assert!(output.status.success());
     let object = &objects(&output)[0];
     assert_eq!(object["scale"], 0.5);
-    let half = 4_328_266_344.0 / 2.0;
+    let half = 4_328_336_620.0 / 2.0;
     assert!((number(object, "peak_live_bytes") / half - 1.0).abs() < 0.05);
     let arguments = ["--device", "sim", "--scale", "auto", "--json"];
     let output = replay(&arguments, &[trace("gnn_sampled.csv.gz")]);

@@ -21,6 +21,7 @@ use rustc_hash::FxHashMap;
 
 use super::budget::Budget;
 use super::millpond_torch_pool_id as PoolId;
+use super::pools::refused;
 use super::rules::{Rules, Sort};
 use super::underway::Underway;
 use crate::status::Failure;
@@ -147,7 +148,7 @@ impl Captures {
                 if let Some(pool) = state.by_id.get_mut(&id) {
                     pool.live -= 1;
                 }
-                Err(error.into())
+                Err(refused(error))
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use engine::device::{Device, Observed, Observer, StreamId};
-use engine::{BlockError, Pool};
+use engine::device::{Device, Observed, Observer, Status, StreamId};
+use engine::{AllocError, BlockError, Pool};
 
 use super::budget::Budget;
 use super::captures::Captures;
@@ -78,8 +78,8 @@ impl DevicePools {
             } else {
                 Err(error)
             }
-        })?;
-        Ok(block.into_raw())
+        });
+        Ok(block.map_err(refused)?.into_raw())
     }
 
     pub(super) fn free(&self, address: u64) -> Result<(), Failure> {
@@ -159,5 +159,22 @@ impl DevicePools {
     pub(super) fn reset_peaks(&self) {
         self.main.reset_peaks();
         self.captures.reset_peaks();
+    }
+}
+
+/// An allocation's failure. Memory that is there, but cannot be waited for during a capture, is a
+/// lack of memory.
+pub(super) fn refused(error: AllocError) -> Failure {
+    match error {
+        AllocError::Device { requested, error } if error.status == Status::CAPTURE_UNSUPPORTED => {
+            Failure::new(
+                millpond_status::MILLPOND_OUT_OF_MEMORY,
+                format!(
+                    "out of memory: {requested} bytes asked for while a stream is captured, and \
+                     what is free must not be waited for ({error})"
+                ),
+            )
+        }
+        error => error.into(),
     }
 }

@@ -259,6 +259,27 @@ fn all_pools_of_a_device_keep_one_limit() {
 }
 
 #[test]
+fn pending_memory_in_a_capture_is_a_lack_of_memory() {
+    let bench = Bench::new(16 * MIB);
+    let pools = &bench.pools;
+    bench.begin(GRAPH);
+    let block = pools.allocate(12 * MIB, bench.captured).unwrap();
+    pools.use_on(block, bench.eager).unwrap();
+    pools.free(block).unwrap();
+    for stream in [bench.captured, bench.eager] {
+        let error = pools.allocate(12 * MIB, stream).unwrap_err();
+        assert_eq!(
+            error.status,
+            millpond_status::MILLPOND_OUT_OF_MEMORY,
+            "{error:?}"
+        );
+    }
+    pools.end_capture(GRAPH).unwrap();
+    pools.release_capture(GRAPH).unwrap();
+    assert!(pools.allocate(12 * MIB, bench.eager).is_ok());
+}
+
+#[test]
 fn a_capture_may_take_what_the_main_pool_does_not_use() {
     let bench = Bench::new(16 * MIB);
     let pools = &bench.pools;

@@ -36,6 +36,8 @@ pub(crate) struct Blocks {
     live_bytes: u64,
     live_rounded: u64,
     peak_live: u64,
+    most_live: u64,
+    largest_request: u64,
 }
 
 impl Blocks {
@@ -63,6 +65,8 @@ impl Blocks {
         self.live_bytes += requested;
         self.live_rounded += size;
         self.peak_live = self.peak_live.max(self.live_bytes);
+        self.most_live = self.most_live.max(self.live_bytes);
+        self.largest_request = self.largest_request.max(requested);
         serial
     }
 
@@ -112,6 +116,16 @@ impl Blocks {
 
     pub(crate) fn peak_live(&self) -> u64 {
         self.peak_live
+    }
+
+    /// The highest `live_bytes` ever.
+    pub(crate) fn most_live(&self) -> u64 {
+        self.most_live
+    }
+
+    /// The largest block ever asked for.
+    pub(crate) fn largest_request(&self) -> u64 {
+        self.largest_request
     }
 
     /// The high watermark begins again at what is live now.

@@ -17,11 +17,17 @@
 //! # Invariants
 //!
 //! 1. `done <= now` for every timeline, and both only rise.
-//! 2. A marker with position *p* was recorded after the timeline stood at *p*, so that its
-//!    completion implies that all frees up to *p* are completed.
+//! 2. A marker with position *p* was recorded on its stream after the timeline stood at *p*, so
+//!    that its completion implies that all frees up to *p* are completed. What was recorded after
+//!    the stream went counts for nothing: its handle's value may be another stream's by then.
 //! 3. `clock[r]` of a stream never passes what a wait has really established: knowledge is copied
 //!    when a marker or a user's event is recorded, and joined when it is waited for.
-//! 4. A slot is given to another stream only when nothing names it any more ([`Timeline::named`]).
+//! 4. A slot is given to another stream only when all work of the old one is completed and no live
+//!    block names it ([`Timeline::named`]).
+//! 5. The positions of a slot never begin again: a stream that takes a slot over goes on from where
+//!    the one before it ended, all of that being completed. So whatever is still known of the old
+//!    stream, by a clock, an end or a marker that somebody holds, stays true and says nothing of
+//!    the new one.
 
 #![forbid(unsafe_code)]
 
@@ -80,12 +86,23 @@ impl Clock {
             }
         }
     }
+}
 
-    fn forget(&mut self, stream: StreamIndex) {
-        if let Some(entry) = self.0.get_mut(stream.slot()) {
-            *entry = 0;
-        }
-    }
+/// What counts as a reason to use memory of another stream. A stream's own order always counts,
+/// and so does what the caller has synchronised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Reasons {
+    /// Waits on events.
+    pub(crate) ordered: bool,
+    /// Completion, as the host has seen by asking.
+    pub(crate) completed: bool,
+}
+
+impl Reasons {
+    const ALL: Reasons = Reasons {
+        ordered: true,
+        completed: true,
+    };
 }
 
 /// An event of the pool's own that stands for a position of a stream.
@@ -104,8 +121,8 @@ enum Life {
     Alive,
     /// Destroyed after a last marker was recorded.
     Retired,
-    /// Destroyed behind the pool's back: what came after its last marker is known to be over only
-    /// when the whole device was synchronised.
+    /// Destroyed without one: what came after its last marker is known to be over only when the
+    /// whole device was synchronised.
     Lost,
     /// The slot is empty.
     Vacant,
@@ -117,6 +134,8 @@ struct Timeline {
     life: Life,
     now: u64,
     done: u64,
+    /// The part of `done` that the caller himself waited for.
+    synchronized: u64,
     clock: Clock,
     /// In order of position.
     markers: VecDeque<Marker>,
@@ -124,6 +143,15 @@ struct Timeline {
     unmarked: u64,
     /// Live blocks that name this slot, as their owner or as a further user.
     named: u64,
+}
+
+impl Timeline {
+    /// The position up to which frees are completed or can be asked after.
+    fn covered(&self) -> u64 {
+        self.markers
+            .back()
+            .map_or(self.done, |marker| marker.position.max(self.done))
+    }
 }
 
 /// What the pool has to record so that others can wait for, or ask after, a position.
@@ -155,31 +183,30 @@ const MARKER_SHARE: u64 = 50;
 const MARKER_FLOOR: u64 = 1 << 20;
 
 impl Order {
-    /// The slot of a stream, and whether it is new.
+    /// The slot of a stream, which gets one if it has none.
     pub(crate) fn stream(&mut self, key: StreamKey) -> StreamIndex {
         if let Some(&index) = self.by_key.get(&key) {
             return index;
         }
+        let vacant = self.timelines.iter().position(|t| t.life == Life::Vacant);
+        let slot = vacant.unwrap_or(self.timelines.len());
+        let start = vacant.map_or(0, |slot| self.timelines[slot].now);
         let timeline = Timeline {
             key,
             life: Life::Alive,
-            now: 0,
-            done: 0,
+            now: start,
+            done: start,
+            synchronized: start,
             clock: Clock::default(),
             markers: VecDeque::new(),
             unmarked: 0,
             named: 0,
         };
-        let index = match self.timelines.iter().position(|t| t.life == Life::Vacant) {
-            Some(slot) => {
-                self.timelines[slot] = timeline;
-                StreamIndex(slot as u32)
-            }
-            None => {
-                self.timelines.push(timeline);
-                StreamIndex((self.timelines.len() - 1) as u32)
-            }
-        };
+        match self.timelines.get_mut(slot) {
+            Some(vacant) => *vacant = timeline,
+            None => self.timelines.push(timeline),
+        }
+        let index = StreamIndex(slot as u32);
         self.by_key.insert(key, index);
         self.alive += 1;
         index
@@ -206,7 +233,8 @@ impl Order {
     }
 
     /// The position of the stream's next free, taken: all it ran so far comes before. A stream
-    /// that is gone was given nothing after its last position, so that one stands for all.
+    /// that is gone was given nothing after its last position ([`Order::closing`],
+    /// [`Order::lose`]), so that one stands for all.
     pub(crate) fn advance(&mut self, stream: StreamIndex) -> End {
         let timeline = &mut self.timelines[stream.slot()];
         if timeline.life == Life::Alive {
@@ -233,16 +261,23 @@ impl Order {
         self.timelines[end.stream.slot()].done >= end.position
     }
 
-    /// Whether the work up to an end comes before whatever `asker` runs next.
+    /// Whether the work up to an end comes before whatever `asker` runs next, for any reason.
     pub(crate) fn is_before(&self, end: End, asker: StreamIndex) -> bool {
-        end.stream == asker
-            || self.timelines[asker.slot()].clock.at(end.stream) >= end.position
-            || self.is_completed(end)
+        self.is_before_by(end, asker, Reasons::ALL)
     }
 
-    /// Whether `asker` may use a range with these ends at once.
-    pub(crate) fn usable(&self, ends: &Ends, asker: StreamIndex) -> bool {
-        ends.iter().all(|end| self.is_before(end, asker))
+    fn is_before_by(&self, end: End, asker: StreamIndex, reasons: Reasons) -> bool {
+        let ordered = || self.timelines[asker.slot()].clock.at(end.stream) >= end.position;
+        end.stream == asker
+            || self.timelines[end.stream.slot()].synchronized >= end.position
+            || (reasons.ordered && ordered())
+            || (reasons.completed && self.is_completed(end))
+    }
+
+    /// Whether `asker` may use a range with these ends at once, for reasons that count.
+    pub(crate) fn usable(&self, ends: &Ends, asker: StreamIndex, reasons: Reasons) -> bool {
+        ends.iter()
+            .all(|end| self.is_before_by(end, asker, reasons))
     }
 
     /// Whether nothing uses a range with these ends any more, as the host has seen.
@@ -283,8 +318,22 @@ impl Order {
         Clock(self.timelines.iter().map(|t| t.now).collect())
     }
 
+    /// The caller has waited for all this on the host.
+    pub(crate) fn synchronized_knowledge(&mut self, knowledge: &Clock) {
+        for (slot, timeline) in self.timelines.iter_mut().enumerate() {
+            let position = knowledge.at(StreamIndex(slot as u32)).min(timeline.now);
+            timeline.synchronized = timeline.synchronized.max(position);
+        }
+        self.completed_knowledge(knowledge);
+    }
+
+    /// Whether more than one stream lives, so that one may wait for another.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.alive >= 2 || self.timelines.len() >= 2
+    }
+
     /// The host has seen that all this is completed.
-    pub(crate) fn completed_knowledge(&mut self, knowledge: &Clock) {
+    fn completed_knowledge(&mut self, knowledge: &Clock) {
         for (slot, timeline) in self.timelines.iter_mut().enumerate() {
             let position = knowledge.at(StreamIndex(slot as u32)).min(timeline.now);
             timeline.done = timeline.done.max(position);
@@ -321,11 +370,7 @@ impl Order {
     /// stream is gone, or a marker stands there already.
     pub(crate) fn marker_request(&mut self, stream: StreamIndex) -> Option<MarkerRequest> {
         let timeline = &mut self.timelines[stream.slot()];
-        let covered = timeline
-            .markers
-            .back()
-            .map_or(timeline.done, |m| m.position);
-        if timeline.life != Life::Alive || covered >= timeline.now {
+        if timeline.life != Life::Alive || timeline.covered() >= timeline.now {
             return None;
         }
         timeline.unmarked = 0;
@@ -338,11 +383,10 @@ impl Order {
         })
     }
 
-    /// A requested marker was recorded. Nothing comes of it if the slot was given to another
-    /// stream meanwhile.
+    /// A requested marker was recorded. Nothing comes of it if the stream went meanwhile.
     pub(crate) fn marked(&mut self, request: MarkerRequest, event: Arc<PooledEvent>) {
         let timeline = &mut self.timelines[request.index.slot()];
-        if timeline.key != request.key || timeline.life == Life::Vacant {
+        if timeline.key != request.key || timeline.life != Life::Alive {
             return;
         }
         let MarkerRequest {
@@ -393,28 +437,56 @@ impl Order {
         (0..self.timelines.len())
             .filter(|&slot| {
                 let t = &self.timelines[slot];
-                let covered = t.markers.back().map_or(t.done, |m| m.position);
-                t.life == Life::Alive && covered < t.now
+                t.life == Life::Alive && t.covered() < t.now
             })
             .map(|slot| StreamIndex(slot as u32))
             .collect()
     }
 
-    /// Whether some work can no longer be marked, because its stream was destroyed behind the
-    /// pool's back: only synchronising the device tells when it is over.
+    /// Whether some work can no longer be marked, because its stream was destroyed before it was:
+    /// only synchronising the device tells when it is over.
     pub(crate) fn has_lost_work(&self) -> bool {
         self.timelines
             .iter()
             .any(|t| t.life == Life::Lost && t.done < t.now)
     }
 
-    /// The stream is destroyed, or about to be: after its last marker, if `marked`.
-    pub(crate) fn retire(&mut self, stream: StreamIndex, marked: bool) {
+    /// What to record before the stream is destroyed. Live blocks that name it may have been used
+    /// since its last free, and are freed only later; the marker covers these uses too.
+    pub(crate) fn closing(&mut self, stream: StreamIndex) -> Option<MarkerRequest> {
+        if self.timelines[stream.slot()].named > 0 {
+            self.advance(stream);
+        }
+        self.marker_request(stream)
+    }
+
+    /// The stream is about to be destroyed, after its closing marker was recorded. If that
+    /// failed, or more was freed meanwhile, the rest is lost.
+    pub(crate) fn retire(&mut self, stream: StreamIndex) {
+        let timeline = &self.timelines[stream.slot()];
+        let life = if timeline.covered() >= timeline.now {
+            Life::Retired
+        } else {
+            Life::Lost
+        };
+        self.end(stream, life);
+    }
+
+    /// The stream turns out to have been destroyed behind the pool's back. What it did with
+    /// blocks that are still live is not covered by any marker.
+    pub(crate) fn lose(&mut self, stream: StreamIndex) {
+        if self.timelines[stream.slot()].named > 0 {
+            self.advance(stream);
+        }
+        self.end(stream, Life::Lost);
+    }
+
+    fn end(&mut self, stream: StreamIndex, life: Life) {
         let timeline = &mut self.timelines[stream.slot()];
         if timeline.life != Life::Alive {
             return;
         }
-        timeline.life = if marked { Life::Retired } else { Life::Lost };
+        timeline.life = life;
         self.by_key.remove(&timeline.key);
         self.alive -= 1;
     }
@@ -436,17 +508,9 @@ impl Order {
         if self.timelines[stream.slot()].named > 0 {
             return;
         }
-        self.timelines[stream.slot()].life = Life::Vacant;
-        self.timelines[stream.slot()].markers.clear();
-        for timeline in &mut self.timelines {
-            timeline.clock.forget(stream);
-            for marker in &mut timeline.markers {
-                marker.clock.forget(stream);
-            }
-        }
-        for knowledge in self.user_events.values_mut() {
-            knowledge.forget(stream);
-        }
+        let timeline = &mut self.timelines[stream.slot()];
+        timeline.life = Life::Vacant;
+        timeline.markers.clear();
     }
 
     /// Checks the invariants that can be seen from here.

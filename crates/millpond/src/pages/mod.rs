@@ -77,9 +77,9 @@ impl Pages {
         self.spare.iter().map(|handle| handle.size).sum()
     }
 
-    /// Bytes that may still be created.
-    pub(crate) fn headroom(&self) -> u64 {
-        self.limit.saturating_sub(self.reserved)
+    /// Bytes that may still be created within the limit, and within so many reserved bytes.
+    pub(crate) fn headroom(&self, within: u64) -> u64 {
+        self.limit.min(within).saturating_sub(self.reserved)
     }
 
     /// The sizes of new handles that together are at least `bytes`, for a request of `request`

@@ -55,44 +55,74 @@ struct Plan {
     vacate: Vec<Vacated>,
 }
 
+/// What a growth may use.
+#[derive(Clone, Copy, Debug)]
+struct Means {
+    /// The handles of wholly free ranges.
+    moving: bool,
+    /// New handles, up to so many reserved bytes.
+    within: u64,
+    /// What the device is believed to have left; it is asked only after it has refused.
+    available: u64,
+}
+
 /// What the planner says.
 enum Planned {
     Go(Box<Plan>),
+    /// No gap is large enough.
     NeedsAddresses,
-    NoRoom,
+    /// No gap that is large enough has room for the handles that there are, which are larger than
+    /// what is missing.
+    NeedsRoom,
+    NoMemory,
+}
+
+/// Why there is no plan for a site.
+enum Lack {
+    /// Of handles, and of the right to create some.
+    Memory,
+    /// Of addresses at this site, for a handle larger than what is missing there.
+    Room,
 }
 
 impl Inner {
     /// Grows the pool so that the request is served, with new handles as far as the limit and the
     /// device allow; with `moving`, also with the handles of wholly free ranges whose uses are
-    /// completed.
-    pub(super) fn grow(&self, need: &Need, moving: bool) -> Result<Granted, Refused> {
+    /// completed. Does not go beyond `within` reserved bytes.
+    pub(super) fn grow(&self, need: &Need, moving: bool, within: u64) -> Result<Granted, Refused> {
         if !self.device.capabilities().mapping {
-            return self.grow_plain(need);
+            return self.grow_plain(need, within);
         }
-        // What the device is believed to have left; it is asked only after it has refused.
-        let mut available = u64::MAX;
+        let mut means = Means {
+            moving,
+            within,
+            available: u64::MAX,
+        };
+        let mut widened = false;
         loop {
-            let planned = self.lock().plan_growth(need, moving, available);
+            let planned = self.lock().plan_growth(need, &means);
             match planned {
                 Planned::Go(plan) => match self.carry_out(need, *plan) {
-                    Err(refused) if refused.wall == Wall::DeviceFull && moving && available > 0 => {
-                        let asked_before = available < u64::MAX;
+                    Err(refused)
+                        if refused.wall == Wall::DeviceFull && moving && means.available > 0 =>
+                    {
+                        let asked_before = means.available < u64::MAX;
                         let info = if asked_before {
                             None
                         } else {
                             self.device.memory_info().ok()
                         };
-                        available = info.map_or(0, |info| info.free);
+                        means.available = info.map_or(0, |info| info.free);
                     }
                     outcome => return outcome,
                 },
                 Planned::NeedsAddresses => match self.reserve_for(need) {
                     Ok(()) => {}
-                    Err(error) => return self.grow_plain(need).map_err(|_| error),
+                    Err(error) => return self.grow_plain(need, within).map_err(|_| error),
                 },
-                Planned::NoRoom => {
-                    let refused = available < u64::MAX;
+                Planned::NeedsRoom if !widened && self.reserve_for(need).is_ok() => widened = true,
+                Planned::NeedsRoom | Planned::NoMemory => {
+                    let refused = means.available < u64::MAX;
                     let wall = if refused {
                         Wall::DeviceFull
                     } else {
@@ -243,11 +273,25 @@ fn sum(handles: &[Handle]) -> u64 {
 }
 
 impl State {
-    fn plan_growth(&mut self, need: &Need, moving: bool, available: u64) -> Planned {
-        let Some(site) = self.best_site(need) else {
+    fn plan_growth(&mut self, need: &Need, means: &Means) -> Planned {
+        let sites = self.sites(need);
+        if sites.is_empty() {
             return Planned::NeedsAddresses;
-        };
+        }
+        for site in &sites {
+            match self.plan_at(site, need, means) {
+                Ok(plan) => return Planned::Go(Box::new(plan)),
+                // Elsewhere even more is missing.
+                Err(Lack::Memory) => return Planned::NoMemory,
+                Err(Lack::Room) => {}
+            }
+        }
+        Planned::NeedsRoom
+    }
+
+    fn plan_at(&mut self, site: &Site, need: &Need, means: &Means) -> Result<Plan, Lack> {
         let missing = site.missing();
+        let mut lack = Lack::Memory;
         let below = self.take_neighbour(need, site.block, site.back_from);
         let above = self.take_neighbour(need, site.back_to, site.block + need.size);
         let mut plan = Plan {
@@ -267,18 +311,20 @@ impl State {
                 self.pages.put_spare(handle);
             }
             got = 0;
+            lack = Lack::Room;
         }
-        let headroom = self.pages.headroom().min(available);
+        let headroom = self.pages.headroom(means.within).min(means.available);
         let headroom = headroom - headroom % self.pages.granularity();
-        if got < missing && moving && headroom < missing - got {
+        if got < missing && means.moving && headroom < missing - got {
             let want = missing - got - headroom.min(missing - got);
             let room = site.room_to - site.back_from - got;
-            plan.vacate = self.take_vacatable(want, room);
-            got += plan
-                .vacate
-                .iter()
-                .map(|entry| entry.mapping.handle.size)
-                .sum::<u64>();
+            let (vacate, too_large) = self.take_vacatable(want, room);
+            if too_large {
+                lack = Lack::Room;
+            }
+            let sizes = vacate.iter().map(|entry| entry.mapping.handle.size);
+            got += sizes.sum::<u64>();
+            plan.vacate = vacate;
         }
         if got < missing {
             plan.create = self.pages.ladder(missing - got, need.size);
@@ -286,23 +332,23 @@ impl State {
             if created > headroom {
                 plan.create.clear();
                 self.put_back(plan);
-                return Planned::NoRoom;
+                return Err(lack);
             }
             self.pages.promise(created);
             got += created;
         }
         plan.back_to = site.back_from + got;
         self.reservations.claim(plan.back_from, plan.back_to);
-        self.hold(&plan.below);
-        self.hold(&plan.above);
-        Planned::Go(Box::new(plan))
+        Ok(plan)
     }
 
-    /// The place where the fewest bytes are missing; of equal ones the lowest.
-    fn best_site(&self, need: &Need) -> Option<Site> {
+    /// The places for a request: where the fewest bytes are missing comes first, of equal ones
+    /// the lowest.
+    fn sites(&self, need: &Need) -> Vec<Site> {
         let gaps = self.reservations.gaps();
-        let sites = gaps.flat_map(|gap| self.sites_in(need, gap));
-        sites.min_by_key(|site| (site.missing(), site.back_from))
+        let mut sites: Vec<Site> = gaps.flat_map(|gap| self.sites_in(need, gap)).collect();
+        sites.sort_by_key(|site| (site.missing(), site.back_from));
+        sites
     }
 
     /// Ways to place the block in a gap: on from what is free below it, down from what is free
@@ -310,7 +356,8 @@ impl State {
     fn sites_in(&self, need: &Need, gap: Gap) -> Vec<Site> {
         let granularity = self.pages.granularity();
         let usable = |id: &crate::space::ExtentId| {
-            self.order.usable(&self.extents.get(*id).ends, need.stream)
+            self.order
+                .usable(&self.extents.get(*id).ends, need.stream, need.reasons)
         };
         let below = if self.reservations.joins(gap.start) {
             self.extents.free_below_gap(gap.start).filter(usable)
@@ -375,19 +422,6 @@ impl State {
         Some(self.take_across(id, start, end))
     }
 
-    /// While the lock is open, the ends of what a growth holds must keep their meaning.
-    pub(super) fn hold(&mut self, claim: &Option<Claim>) {
-        for end in claim.iter().flat_map(|claim| claim.ends.iter()) {
-            self.order.name(end.stream);
-        }
-    }
-
-    pub(super) fn unhold(&mut self, claim: &Option<Claim>) {
-        for end in claim.iter().flat_map(|claim| claim.ends.iter()) {
-            self.order.unname(end.stream);
-        }
-    }
-
     /// Gives back all that a plan took, before anything was done for it.
     fn put_back(&mut self, plan: Plan) {
         for claim in [plan.below, plan.above].into_iter().flatten() {
@@ -402,8 +436,6 @@ impl State {
     }
 
     fn settle_growth(&mut self, need: &Need, plan: Plan, mappings: Vec<Mapping>) -> Granted {
-        self.unhold(&plan.below);
-        self.unhold(&plan.above);
         for mapping in mappings {
             self.mappings.add(mapping);
         }
@@ -448,8 +480,6 @@ impl State {
     }
 
     fn undo_growth(&mut self, plan: Plan, spare: Vec<Handle>, stranded: Vec<Mapping>) {
-        self.unhold(&plan.below);
-        self.unhold(&plan.above);
         for handle in spare {
             self.pages.put_spare(handle);
         }

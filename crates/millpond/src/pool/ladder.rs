@@ -2,10 +2,11 @@
 //! nothing helps.
 //!
 //! 1. What other streams have finished meanwhile.
-//! 2. New handles, within the limit.
+//! 2. New handles, within the budget that [`Waits`](super::Waits) sets.
 //! 3. A wait in the asking stream, for memory that another one is not done with.
-//! 4. The handles of wholly free ranges, moved to where the request fits.
-//! 5. Waiting on the host for pending memory, one event at a time, trying again after each.
+//! 4. New handles, within the limit.
+//! 5. The handles of wholly free ranges, moved to where the request fits.
+//! 6. Waiting on the host for pending memory, one event at a time, trying again after each.
 
 use std::sync::PoisonError;
 
@@ -21,20 +22,35 @@ impl Inner {
         if need.size > self.most_there_can_be() {
             return Err(self.out_of_memory(&need, Wall::NeverFits, None));
         }
-        self.observe(false);
+        if self.reuse.allow_opportunistic {
+            self.observe(false);
+        }
         if let Some(granted) = self.claim_now(&need) {
             return Ok(granted);
         }
-        let mut refused = match self.grow(&need, false) {
+        let (budget, shared) = {
+            let state = self.lock();
+            (state.budget(self.waits), state.order.is_shared())
+        };
+        let mut refused = match self.grow(&need, false, budget) {
             Ok(granted) => return Ok(granted),
             Err(refused) => refused,
         };
-        if let Some(granted) = self.claim_after_waits(&need, &mut refused) {
+        if shared
+            && self.reuse.allow_internal_dependencies
+            && let Some(granted) = self.claim_after_waits(&need, &mut refused)
+        {
             return Ok(granted);
+        }
+        if budget < u64::MAX {
+            refused = match self.grow(&need, false, u64::MAX) {
+                Ok(granted) => return Ok(granted),
+                Err(refused) => refused,
+            };
         }
         self.observe(true);
         loop {
-            match self.grow(&need, true) {
+            match self.grow(&need, true, u64::MAX) {
                 Ok(granted) => return Ok(granted),
                 Err(again) => refused.replace(again),
             }
@@ -76,17 +92,10 @@ impl Inner {
     /// Takes memory that other streams are not done with, and lets the asking stream wait for
     /// them.
     fn claim_after_waits(&self, need: &Need, refused: &mut Refused) -> Option<Granted> {
-        let claim = {
-            let mut state = self.lock();
-            let claim = Some(state.claim_any(need)?);
-            state.hold(&claim);
-            claim
-        };
-        let missing: Vec<End> = claim.iter().flat_map(|claim| claim.ends.iter()).collect();
+        let claim = self.lock().claim_any(need)?;
+        let missing: Vec<End> = claim.ends.iter().collect();
         let waited = self.insert_waits(need.key, &missing);
         let mut state = self.lock();
-        state.unhold(&claim);
-        let claim = claim?;
         match waited {
             Ok(()) => Some(state.hand_out(need, claim.extent)),
             Err(error) => {

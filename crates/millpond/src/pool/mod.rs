@@ -16,6 +16,7 @@ mod error;
 mod growth;
 mod ladder;
 mod plain;
+mod policy;
 mod reclaim;
 mod state;
 mod statistics;
@@ -26,10 +27,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
+pub use policy::{ReusePolicies, Waits};
 pub use statistics::Statistics;
 
 use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, StreamId};
-use crate::order::EventPool;
+use crate::order::{EventPool, Reasons};
 use crate::pages::Pages;
 use crate::space::{GRAIN, align_up};
 use state::{Need, State};
@@ -51,10 +53,20 @@ struct Inner {
     grants: Vec<AccessGrant>,
     /// Whether the device is asked which stream a handle value stands for.
     identify_streams: bool,
+    waits: Waits,
+    reuse: ReusePolicies,
     state: Mutex<State>,
 }
 
 impl Inner {
+    /// The reuse policies as `order` knows them.
+    fn reasons(&self) -> Reasons {
+        Reasons {
+            ordered: self.reuse.follow_event_dependencies,
+            completed: self.reuse.allow_opportunistic,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere, under the lock, is a bug in this crate; the rest of the process can
         // still do no better than go on.
@@ -68,6 +80,8 @@ pub struct PoolBuilder {
     device: Arc<dyn Device>,
     limit: u64,
     streams_declared: bool,
+    waits: Waits,
+    reuse: ReusePolicies,
 }
 
 impl PoolBuilder {
@@ -75,6 +89,20 @@ impl PoolBuilder {
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> PoolBuilder {
         self.limit = bytes;
+        self
+    }
+
+    /// Chooses between waiting and taking more memory. Without it: [`Waits::Balanced`].
+    #[must_use]
+    pub fn waits(mut self, waits: Waits) -> PoolBuilder {
+        self.waits = waits;
+        self
+    }
+
+    /// Chooses which memory of other streams is used again. Without it: all that safely can be.
+    #[must_use]
+    pub fn reuse_policies(mut self, reuse: ReusePolicies) -> PoolBuilder {
+        self.reuse = reuse;
         self
     }
 
@@ -113,6 +141,8 @@ impl PoolBuilder {
             events,
             grants,
             identify_streams,
+            waits: self.waits,
+            reuse: self.reuse,
             state,
         };
         Ok(Pool {
@@ -154,6 +184,8 @@ impl Pool {
             device,
             limit: u64::MAX,
             streams_declared: false,
+            waits: Waits::default(),
+            reuse: ReusePolicies::default(),
         }
     }
 
@@ -190,12 +222,17 @@ impl Pool {
             alignment: alignment.max(GRAIN),
             key,
             stream: state.stream(key),
+            reasons: self.inner.reasons(),
         };
         let granted = match state.claim_usable(&need) {
             Some(claim) => state.hand_out(&need, claim.extent),
             None => {
+                // The slot stays the stream's until the block itself names it.
+                state.order.name(need.stream);
                 drop(state);
-                self.inner.allocate_slowly(need)?
+                let granted = self.inner.allocate_slowly(need);
+                self.inner.lock().order.unname(need.stream);
+                granted?
             }
         };
         Ok(Block {

@@ -7,15 +7,15 @@
 use super::Inner;
 use super::error::Wall;
 use super::growth::Refused;
-use super::state::{Granted, Need};
+use super::state::{Granted, Need, State};
 use crate::device::Status;
-use crate::space::{GRAIN, align_up};
+use crate::space::{ExtentId, GRAIN, align_up};
 
 const MIB: u64 = 1 << 20;
 
 impl Inner {
     /// Grows the pool by one plain allocation that holds the request.
-    pub(super) fn grow_plain(&self, need: &Need) -> Result<Granted, Refused> {
+    pub(super) fn grow_plain(&self, need: &Need, within: u64) -> Result<Granted, Refused> {
         let limit = Refused {
             wall: Wall::LimitReached,
             error: None,
@@ -35,42 +35,62 @@ impl Inner {
         } else {
             least.checked_next_multiple_of(2 * MIB).unwrap_or(least)
         };
-        let size = {
+        let mut refused = limit;
+        // The second is for a limit or a device that has room for no more.
+        let smaller = (least < wanted).then_some(least);
+        for size in std::iter::once(wanted).chain(smaller) {
+            {
+                let mut state = self.lock();
+                if size > state.pages.headroom(within) {
+                    continue;
+                }
+                state.pages.promise(size);
+            }
+            let allocated = self.device.allocate(size);
             let mut state = self.lock();
-            let headroom = state.pages.headroom();
-            let size = if wanted <= headroom { wanted } else { least };
-            if size > headroom {
-                return Err(limit);
-            }
-            state.pages.promise(size);
-            size
-        };
-        let allocated = self.device.allocate(size);
-        let mut state = self.lock();
-        match allocated {
-            Ok(address) => {
-                state.pages.kept_promise(size);
-                state.reservations.add(address, size);
-                state.reservations.claim(address, address + size);
-                state.plain.insert(address, size);
-                let whole = state.extents.insert_taken(address, size, false, false);
-                // A plain allocation is aligned to the grain at least (contract: `allocate`).
-                let block = align_up(address, need.alignment).unwrap_or(address);
-                Ok(state.cut_out(need, whole, block))
-            }
-            Err(error) => {
-                state.pages.broken_promise(size);
-                let full = error.status == Status::OUT_OF_MEMORY;
-                let wall = if full {
-                    Wall::DeviceFull
-                } else {
-                    Wall::InPieces
-                };
-                Err(Refused {
-                    wall,
-                    error: Some(error),
-                })
+            match allocated {
+                Ok(address) => {
+                    state.pages.kept_promise(size);
+                    let whole = state.add_plain(address, size);
+                    // It is aligned to the grain at least (contract: `allocate`).
+                    let block = align_up(address, need.alignment).unwrap_or(address);
+                    return Ok(state.cut_out(need, whole, block));
+                }
+                Err(error) => {
+                    state.pages.broken_promise(size);
+                    let full = error.status == Status::OUT_OF_MEMORY;
+                    let wall = if full {
+                        Wall::DeviceFull
+                    } else {
+                        Wall::InPieces
+                    };
+                    refused = Refused {
+                        wall,
+                        error: Some(error),
+                    };
+                    if !full {
+                        break;
+                    }
+                }
             }
         }
+        Err(refused)
+    }
+}
+
+impl State {
+    /// Takes a plain allocation up, taken.
+    pub(super) fn add_plain(&mut self, address: u64, size: u64) -> ExtentId {
+        self.reservations.add(address, size);
+        self.reservations.claim(address, address + size);
+        self.plain.insert(address, size);
+        self.extents.insert_taken(address, size, false, false)
+    }
+
+    /// Forgets a plain allocation, which is one taken extent.
+    pub(super) fn remove_plain(&mut self, address: u64, extent: ExtentId) {
+        self.extents.remove_taken(extent);
+        self.reservations.remove(address);
+        self.plain.remove(&address);
     }
 }

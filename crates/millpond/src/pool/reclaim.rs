@@ -36,11 +36,13 @@ impl State {
 
     /// Claims vacatable mappings for `want` bytes, as far as they go: the largest that are not
     /// larger than what is missing, and a larger one for the rest if it still fits in `room`.
-    pub(super) fn take_vacatable(&mut self, want: u64, room: u64) -> Vec<Vacated> {
+    /// Says also whether it did not.
+    pub(super) fn take_vacatable(&mut self, want: u64, room: u64) -> (Vec<Vacated>, bool) {
         let mut candidates = self.vacatable();
         candidates.sort_unstable_by_key(|m| (m.handle.size, m.address));
         let mut chosen = Vec::new();
         let (mut missing, mut room) = (want, room);
+        let mut too_large = false;
         while missing > 0 {
             let larger = candidates.partition_point(|m| m.handle.size <= missing);
             let place = if larger > 0 { larger - 1 } else { 0 };
@@ -48,6 +50,7 @@ impl State {
                 break;
             };
             if mapping.handle.size > room {
+                too_large = true;
                 break;
             }
             candidates.remove(place);
@@ -55,7 +58,7 @@ impl State {
             room -= mapping.handle.size;
             chosen.push(mapping);
         }
-        self.claim_mappings(&chosen)
+        (self.claim_mappings(&chosen), too_large)
     }
 
     fn claim_mappings(&mut self, mappings: &[Mapping]) -> Vec<Vacated> {
@@ -116,7 +119,8 @@ impl State {
         (spare, self.claim_mappings(&mappings))
     }
 
-    /// Claims the plain allocations that are wholly free and done with.
+    /// Claims the plain allocations that are wholly free and done with, without going below `keep`
+    /// reserved bytes.
     fn plan_plain_trim(&mut self, keep: u64) -> Vec<(u64, u64, Claim)> {
         let mut left = self.pages.reserved();
         let mut taken = Vec::new();
@@ -162,7 +166,8 @@ impl Inner {
             let mut state = self.lock();
             state.settle_finished_streams();
             let plain = state.plan_plain_trim(keep);
-            let (spare, vacate) = state.plan_trim(keep);
+            let going: u64 = plain.iter().map(|&(_, size, _)| size).sum();
+            let (spare, vacate) = state.plan_trim(keep.saturating_add(going));
             (spare, vacate, plain)
         };
         let mut failure = None;
@@ -198,18 +203,19 @@ impl Inner {
             }
         }
         for (address, size, claim) in plain {
+            // Once it is free the device may give the address to anybody, so nothing may stand
+            // for it here any more.
+            self.lock().remove_plain(address, claim.extent);
             let freed = self.device.free(address);
             let mut state = self.lock();
             match freed {
                 Ok(()) => {
-                    state.extents.remove_taken(claim.extent);
-                    state.reservations.remove(address);
-                    state.plain.remove(&address);
                     state.pages.returned(size);
                     released += size;
                 }
                 Err(error) => {
-                    state.unclaim(claim);
+                    let extent = state.add_plain(address, size);
+                    state.unclaim(Claim { extent, ..claim });
                     failure = Some(error);
                 }
             }

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::error::BlockError;
 use crate::mapping::{Mapping, Mappings};
-use crate::order::{Ends, MarkerRequest, Order, StreamIndex, StreamKey};
+use crate::order::{Ends, MarkerRequest, Order, Reasons, StreamIndex, StreamKey};
 use crate::pages::Pages;
 use crate::space::{ExtentId, Extents, Reservations, Silo, align_up};
 
@@ -27,6 +27,7 @@ pub(super) struct Need {
     pub(super) alignment: u64,
     pub(super) key: StreamKey,
     pub(super) stream: StreamIndex,
+    pub(super) reasons: Reasons,
 }
 
 /// Memory that was taken for a request, and the ends that its earlier uses had.
@@ -99,7 +100,7 @@ impl State {
         if key.stream != crate::device::StreamId::PER_THREAD
             && let Some(predecessor) = self.order.predecessor(key)
         {
-            self.order.retire(predecessor, false);
+            self.order.lose(predecessor);
         }
         self.order.stream(key)
     }
@@ -110,7 +111,7 @@ impl State {
         let State { order, extents, .. } = self;
         let asker = need.stream;
         let own = Silo::of_stream(asker);
-        let usable = |ends: &Ends| order.usable(ends, asker);
+        let usable = |ends: &Ends| order.usable(ends, asker, need.reasons);
         let fit = extents
             .find(own, need.size, need.alignment, usable)
             .or_else(|| {
@@ -123,7 +124,7 @@ impl State {
             let (extent, ends) = extents.take(fit.id, fit.address, need.size);
             return Some(Claim { extent, ends });
         }
-        self.claim_run(need, |order, ends| order.usable(ends, asker))
+        self.claim_run(need, |order, ends| order.usable(ends, asker, need.reasons))
     }
 
     /// Takes memory that is free, whoever used it last: the claim's ends say what the request's

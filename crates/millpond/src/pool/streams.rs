@@ -5,8 +5,13 @@ use std::sync::Arc;
 
 use super::error::BlockError;
 use super::{Inner, Pool};
-use crate::device::{DeviceError, EventId, StreamId};
+use crate::device::{Call, DeviceError, EventId, Status, StreamId};
 use crate::order::{Marker, MarkerRequest, StreamKey};
+
+/// Whether somebody created the stream, and so can destroy it: the default streams stay.
+fn is_created(key: StreamKey) -> bool {
+    ![StreamId::DEFAULT, StreamId::PER_THREAD].contains(&key.stream)
+}
 
 impl Inner {
     /// How the pool tells this stream from others. Asks the device only where the handle's value
@@ -41,14 +46,41 @@ impl Inner {
         Ok(key.stream)
     }
 
-    /// Records a marker that was asked for.
+    /// Records a marker that was asked for. If its stream turns out to be gone there is none, and
+    /// there will be none.
     pub(super) fn mark(&self, request: MarkerRequest) -> Result<(), DeviceError> {
         let event = self.events.take()?;
-        self.device
-            .record_event(event.id(), self.recordable(request.key)?)?;
+        let recorded = self.record_on(event.id(), request.key);
         let mut state = self.lock();
-        state.counters.events_recorded += 1;
-        state.order.marked(request, event);
+        match recorded {
+            Ok(()) => {
+                state.counters.events_recorded += 1;
+                state.order.marked(request, event);
+                Ok(())
+            }
+            Err(error) if error.status == Status::INVALID_HANDLE && is_created(request.key) => {
+                tracing::debug!(%error, "a stream was destroyed without the pool's being told");
+                if let Some(gone) = state.order.known(request.key) {
+                    state.order.lose(gone);
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Records an event on the very stream that is meant: invalid handle if its value is no
+    /// stream's, or another stream's.
+    fn record_on(&self, event: EventId, key: StreamKey) -> Result<(), DeviceError> {
+        self.device.record_event(event, self.recordable(key)?)?;
+        // Identities do not recur: a stream that has its own now had it when it was recorded.
+        if is_created(key) && self.stream_key(key.stream)? != key {
+            return Err(DeviceError::new(
+                Call::RecordEvent,
+                Status::INVALID_HANDLE,
+                format!("{} is another stream now", key.stream),
+            ));
+        }
         Ok(())
     }
 
@@ -174,7 +206,7 @@ impl Pool {
             state.order.knowledge(index)
         };
         self.inner.device.synchronize_stream(stream)?;
-        self.inner.lock().order.completed_knowledge(&knowledge);
+        self.inner.lock().order.synchronized_knowledge(&knowledge);
         Ok(())
     }
 
@@ -187,19 +219,21 @@ impl Pool {
     /// use it once the stream's work is done. To be called before the stream is destroyed.
     pub fn stream_destroyed(&self, stream: StreamId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
-        let (index, request) = {
+        let request = {
             let mut state = self.inner.lock();
             let Some(index) = state.order.known(key) else {
                 return Ok(());
             };
-            (index, state.order.marker_request(index))
+            state.order.closing(index)
         };
         let marked = match request {
             Some(request) => self.inner.mark(request),
             None => Ok(()),
         };
         let mut state = self.inner.lock();
-        state.order.retire(index, marked.is_ok());
+        if let Some(index) = state.order.known(key) {
+            state.order.retire(index);
+        }
         state.settle_finished_streams();
         marked
     }
@@ -210,7 +244,7 @@ impl Inner {
         let everything = self.lock().order.everything();
         self.device.synchronize()?;
         let mut state = self.lock();
-        state.order.completed_knowledge(&everything);
+        state.order.synchronized_knowledge(&everything);
         state.settle_finished_streams();
         Ok(())
     }

@@ -3,7 +3,7 @@
 use millpond::device::{HandleProperties, Protection, Status, StreamId};
 
 use super::{MIB, OTHER, PATTERN, refused};
-use crate::conformance::{Fixture, Outcome, Skipped};
+use crate::conformance::{Fixture, Kind, Outcome, Skipped};
 
 const INVALID: Status = Status::INVALID_VALUE;
 
@@ -48,7 +48,8 @@ pub(super) fn a_handle_is_mapped_whole(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-/// Rule 3. DRV `cuMemMap`: invalid value (1) if the range is not inside one reservation.
+/// Rule 3. DRV `cuMemMap`: invalid value (1) if the range is not inside one reservation. MEASURED:
+/// the driver (580.159) does not refuse one that was freed before; the emulations do.
 pub(super) fn a_mapping_lies_inside_one_reservation(fixture: &Fixture) -> Outcome {
     let unit = fixture.needs_mapping()?;
     let device = fixture.device();
@@ -56,7 +57,9 @@ pub(super) fn a_mapping_lies_inside_one_reservation(fixture: &Fixture) -> Outcom
     let handle = fixture.handle(2 * unit);
     assert_eq!(refused(device.map(base + unit, 2 * unit, handle)), INVALID);
     device.free_reservation(base, 2 * unit).unwrap();
-    assert_eq!(refused(device.map(base, 2 * unit, handle)), INVALID);
+    if fixture.kind() != Kind::Cuda {
+        assert_eq!(refused(device.map(base, 2 * unit, handle)), INVALID);
+    }
     device.release(handle).unwrap();
     Ok(())
 }

@@ -1,6 +1,143 @@
-//! to come
-use super::Case;
+//! The suite over the pool: RMM's generic suite, the field's own corruption cases, and the
+//! surroundings. Every case runs behind the checker, and every block is filled and verified.
+
+mod bench;
+mod generic;
+mod growth;
+mod leak;
+mod order;
+mod streams;
+
+use super::{Case, Process, case};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
 /// The cases.
 pub fn all() -> &'static [Case] {
-    &[]
+    &CASES
 }
+
+static CASES: [Case; 39] = [
+    case!(generic::live_blocks_differ, "RMM generic suite 1 (rmm#861)"),
+    case!(
+        generic::sizes_from_nothing_to_a_gibibyte,
+        "RMM generic suite 2"
+    ),
+    case!(
+        generic::too_much_is_an_error_that_explains_itself,
+        "RMM generic suite 2"
+    ),
+    case!(generic::random_allocations, "RMM generic suite 3"),
+    case!(generic::mixed_random_allocations, "RMM generic suite 4"),
+    case!(generic::threads_on_the_legacy_stream, "RMM generic suite 5"),
+    case!(generic::threads_on_one_shared_stream, "RMM generic suite 5"),
+    case!(
+        generic::threads_on_their_own_default_streams,
+        "RMM generic suite 5"
+    ),
+    case!(
+        generic::threads_on_streams_of_their_own,
+        "RMM generic suite 5"
+    ),
+    case!(
+        generic::freed_by_another_thread_on_the_legacy_stream,
+        "RMM generic suite 6"
+    ),
+    case!(
+        generic::freed_by_another_thread_on_default_streams,
+        "RMM generic suite 6"
+    ),
+    case!(
+        generic::freed_by_another_thread_on_the_same_stream,
+        "RMM generic suite 6"
+    ),
+    case!(
+        generic::freed_by_another_thread_on_another_stream,
+        "RMM generic suite 6"
+    ),
+    case!(
+        generic::clones_are_one_pool_and_pools_are_separate,
+        "RMM generic suite 7, pool suite"
+    ),
+    case!(generic::alignments_are_kept, "rule 2 of the design"),
+    case!(
+        generic::wrong_frees_are_errors_and_change_nothing,
+        "RMM tracking suite"
+    ),
+    case!(
+        growth::a_limit_is_kept_and_can_be_changed,
+        "RMM pool suite: forced growth"
+    ),
+    case!(growth::free_pieces_make_one_block, "rmm#1957, #1664, #496"),
+    case!(
+        growth::out_of_memory_is_recovered_from,
+        "rule 5 of the design"
+    ),
+    case!(
+        growth::a_pool_as_large_as_asked_holds_it_all,
+        "RMM pool suite: two allocations of half a pool"
+    ),
+    case!(
+        growth::trim_gives_memory_back,
+        "cuda-samples streamOrderedAllocation, threshold 0"
+    ),
+    case!(
+        growth::rounds_do_not_grow,
+        "cuda-samples streamOrderedAllocation, part b"
+    ),
+    case!(growth::the_books_agree, "Statistics"),
+    case!(
+        growth::dropping_gives_everything_back,
+        "rule 5 of the design"
+    ),
+    case!(
+        growth::dropping_waits_for_work_in_flight,
+        "rule 4 of the design"
+    ),
+    case!(order::three_streams_merging, "rmm#2489"),
+    case!(order::three_streams_merging_halves, "rmm#2489"),
+    case!(
+        order::two_streams_reuse_while_work_runs,
+        "rule 3 of the design"
+    ),
+    case!(
+        order::freed_and_reused_under_running_work,
+        "rule 3 of the design"
+    ),
+    case!(
+        order::another_stream_does_not_get_memory_in_use,
+        "rule 3 of the design"
+    ),
+    case!(
+        order::a_block_used_on_two_streams_waits_for_both,
+        "rule 3 of the design"
+    ),
+    case!(
+        order::the_callers_own_order_is_enough,
+        "rule 3 of the design"
+    ),
+    case!(
+        streams::default_streams_of_threads_are_many,
+        "StreamId::PER_THREAD"
+    ),
+    case!(streams::the_legacy_stream_has_two_names, "StreamId::LEGACY"),
+    case!(
+        streams::the_legacy_streams_order_is_no_licence,
+        "DRV stream synchronization behavior"
+    ),
+    case!(
+        streams::memory_of_a_destroyed_stream_serves_again,
+        "RMM pool suite: deleted stream"
+    ),
+    case!(
+        streams::a_handle_value_that_comes_again_is_another_stream,
+        "DRV cuStreamGetId"
+    ),
+    case!(
+        streams::streams_of_others_are_served,
+        "StreamId: any stream of the program"
+    ),
+    case!(leak::a_thousand_pools_leave_nothing, "rule 5 of the design").process(Process::Own),
+];

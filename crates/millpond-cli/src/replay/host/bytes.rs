@@ -154,8 +154,8 @@ impl<'a> Bytes<'a> {
     }
 
     fn describe(&self, seen: &Verification, word: u64) -> String {
-        let size = self.facts(seen.block).size;
-        let found = match block_of(word, size, self.workload.blocks.len() as u32) {
+        let blocks = self.workload.blocks.len() as u32;
+        let found = match block_of(word, pattern_of(seen.block), blocks) {
             Some(other) => format!("what {} was filled with", self.name(other)),
             None => format!("{word:#018x}, which no block was filled with"),
         };

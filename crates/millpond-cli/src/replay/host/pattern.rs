@@ -22,25 +22,31 @@ pub(super) fn pattern_of(block: u32) -> Pattern {
     Pattern((u64::from(block) + 1).wrapping_mul(FACTOR))
 }
 
-/// The block whose word was found, among `blocks`; `None` if it is nobody's. `length` is that of
-/// the range it was found in: its last word may be cut, and then its low bytes tell, unless
-/// several blocks have the same.
-pub(super) fn block_of(word: u64, length: u64, blocks: u32) -> Option<u32> {
-    let number = word.wrapping_mul(INVERSE);
-    if (1..=u64::from(blocks)).contains(&number) {
-        return u32::try_from(number - 1).ok();
+/// The block that a wrong word came from, among `blocks`; `None` if it is nobody's, or cannot be
+/// told.
+///
+/// A word can be another block's in its low bytes alone: where that block's last word was cut,
+/// the bytes above are as `expected`; where the range's own was cut, they are zero. The low bytes
+/// then tell, unless several blocks have the same.
+pub(super) fn block_of(word: u64, expected: Pattern, blocks: u32) -> Option<u32> {
+    let blocks = u64::from(blocks);
+    let named = |number: u64| {
+        let known = (1..=blocks).contains(&number);
+        known.then(|| u32::try_from(number - 1).ok()).flatten()
+    };
+    if let Some(block) = named(word.wrapping_mul(INVERSE)) {
+        return Some(block);
     }
-    let cut = length % 8;
-    if cut == 0 || word >> (8 * cut) != 0 {
-        return None;
-    }
-    let residue = 1_u64 << (8 * cut);
-    let number = number % residue;
-    let unique = u64::from(blocks) < residue;
-    let known = (1..=u64::from(blocks)).contains(&number);
-    u32::try_from(number.checked_sub(1)?)
-        .ok()
-        .filter(|_| unique && known)
+    (1..8)
+        .rev()
+        .map(|bytes| 1_u64 << (8 * bytes))
+        .find_map(|end| {
+            let above = word / end;
+            let cut = above == 0 || above == expected.0 / end;
+            let unique = blocks < end;
+            let number = (word % end).wrapping_mul(INVERSE) % end;
+            (cut && unique).then(|| named(number)).flatten()
+        })
 }
 
 #[cfg(test)]
@@ -49,23 +55,33 @@ mod tests {
 
     #[test]
     fn a_word_names_its_block() {
+        let expected = pattern_of(3);
         for block in [0, 1, 7, 617_804, u32::MAX - 1] {
             let Pattern(word) = pattern_of(block);
-            assert_eq!(block_of(word, 4096, u32::MAX), Some(block));
-            assert_eq!(block_of(word ^ 1, 4096, 1_000_000), None);
+            assert_eq!(block_of(word, expected, u32::MAX), Some(block));
+            assert_eq!(block_of(word ^ (1 << 63), expected, 1_000_000), None);
         }
         let Pattern(word) = pattern_of(100);
-        assert_eq!(block_of(word, 4096, 100), None);
-        assert_eq!(block_of(0, 4096, u32::MAX), None);
+        assert_eq!(block_of(word, expected, 100), None);
+        assert_eq!(block_of(0, expected, u32::MAX), None);
     }
 
     #[test]
     fn a_cut_word_names_its_block_while_it_is_the_only_one() {
-        let Pattern(word) = pattern_of(99_999);
-        let low_bytes = |count: u32| word & ((1 << (8 * count)) - 1);
-        assert_eq!(block_of(low_bytes(4), 12, 617_805), Some(99_999));
-        assert_eq!(block_of(low_bytes(3), 3, 617_805), Some(99_999));
-        assert_eq!(block_of(low_bytes(2), 2, 617_805), None);
-        assert_eq!(block_of(low_bytes(4), 16, 617_805), None);
+        let (Pattern(word), expected) = (pattern_of(99_999), pattern_of(3));
+        for above in [0, expected.0] {
+            let low_bytes = |count: u32| {
+                let mask = (1 << (8 * count)) - 1;
+                word & mask | above & !mask
+            };
+            assert_eq!(block_of(low_bytes(7), expected, 617_805), Some(99_999));
+            assert_eq!(block_of(low_bytes(4), expected, 617_805), Some(99_999));
+            assert_eq!(block_of(low_bytes(3), expected, 617_805), Some(99_999));
+            assert_eq!(block_of(low_bytes(2), expected, 617_805), None);
+        }
+        assert_eq!(
+            block_of(word & 0xffff_ffff | 1 << 40, expected, 617_805),
+            None
+        );
     }
 }

@@ -31,6 +31,13 @@ impl State {
         speed: fn(&super::CostTable) -> Speed,
     ) -> Result<(), DeviceError> {
         let slot = self.streams.find(call, stream)?;
+        for &(address, _) in ranges {
+            if address.checked_add(size).is_none() {
+                let detail =
+                    format!("{size:#x} bytes at {address:#x} end beyond the address space");
+                return Err(DeviceError::new(call, Status::INVALID_VALUE, detail));
+            }
+        }
         self.pay(self.costs.launch);
         let duration = speed(&self.costs).time_for(size);
         let (start, end) = self.streams.enqueue(slot, self.now, duration);

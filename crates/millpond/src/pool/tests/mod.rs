@@ -3,6 +3,8 @@
 
 mod drafts;
 mod faults;
+mod gone;
+mod growing;
 mod limits;
 mod misuse;
 mod streams;
@@ -11,6 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::device::sim::SimDevice;
 use crate::device::{Call, CallRecord, Device, Faults, Observed, Observer, Outcome, StreamId};
+use crate::pool::Waits;
 use crate::{Block, Pool};
 
 const MIB: u64 = 1 << 20;
@@ -35,7 +38,8 @@ impl Bench {
         let observers: Vec<Arc<dyn Observer>> =
             vec![Arc::clone(&faults) as _, Arc::clone(&log) as _];
         let device: Arc<dyn Device> = Arc::new(Observed::new(Arc::clone(&sim) as _, observers));
-        let pool = Pool::builder(Arc::clone(&device)).build().unwrap();
+        let builder = Pool::builder(Arc::clone(&device)).waits(Waits::TimeFirst);
+        let pool = builder.build().unwrap();
         (
             Bench {
                 sim,

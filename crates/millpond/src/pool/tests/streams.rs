@@ -1,6 +1,7 @@
 //! Stream order: who may have which memory when.
 
 use super::*;
+use crate::pool::ReusePolicies;
 
 const LONG: u64 = 1_000_000_000;
 
@@ -244,4 +245,114 @@ fn trim_leaves_what_is_in_use_and_gives_back_the_rest() {
         .unwrap();
     bench.pool.synchronize().unwrap();
     bench.check();
+}
+
+/// Two streams hand 4 MiB blocks to and fro; how much is reserved, and how often one waits.
+fn ping_pong(waits: Waits, reuse: ReusePolicies) -> (u64, u64) {
+    let sim = Arc::new(SimDevice::builder().total_memory(256 * MIB).build());
+    let order = crate::device::StreamOrder::Independent;
+    let streams = [
+        sim.create_stream(order).unwrap(),
+        sim.create_stream(order).unwrap(),
+    ];
+    let builder = Pool::builder(Arc::clone(&sim) as _)
+        .waits(waits)
+        .reuse_policies(reuse);
+    let pool = builder.build().unwrap();
+    let allocate = || pool.allocate(4 * MIB, streams[0]).unwrap();
+    let base: Vec<Block> = std::iter::repeat_with(allocate).take(8).collect();
+    for round in 0..40 {
+        let (from, to) = (streams[round % 2], streams[(round + 1) % 2]);
+        let block = pool.allocate(4 * MIB, from).unwrap();
+        block.use_on(to).unwrap();
+        sim.enqueue_work(from, LONG).unwrap();
+        sim.enqueue_work(to, LONG).unwrap();
+        drop(block);
+    }
+    pool.validate().unwrap();
+    drop(base);
+    let statistics = pool.statistics();
+    (
+        statistics.peak_reserved_bytes / MIB,
+        statistics.waits_inserted,
+    )
+}
+
+#[test]
+fn waits_and_memory_are_traded_as_asked() {
+    let all = ReusePolicies::default();
+    let (least, many) = ping_pong(Waits::MemoryFirst, all);
+    let (middle, some) = ping_pong(Waits::Balanced, all);
+    let (most, none) = ping_pong(Waits::TimeFirst, all);
+    assert!(
+        least < middle && middle < most,
+        "{least} {middle} {most} MiB"
+    );
+    assert!(
+        many > 0 && some > 0 && none == 0,
+        "{many} {some} {none} waits"
+    );
+}
+
+#[test]
+fn without_internal_dependencies_no_wait_is_ever_inserted() {
+    let reuse = ReusePolicies {
+        allow_internal_dependencies: false,
+        ..Default::default()
+    };
+    assert_eq!(ping_pong(Waits::MemoryFirst, reuse).1, 0);
+}
+
+/// A block of `a` that is freed; what `b` gets after `between` was done.
+fn handed_over(
+    reuse: ReusePolicies,
+    between: impl FnOnce(&SimDevice, &Pool, [StreamId; 2]),
+) -> bool {
+    let sim = Arc::new(SimDevice::builder().total_memory(256 * MIB).build());
+    let order = crate::device::StreamOrder::Independent;
+    let [a, b] = [
+        sim.create_stream(order).unwrap(),
+        sim.create_stream(order).unwrap(),
+    ];
+    let builder = Pool::builder(Arc::clone(&sim) as _).waits(Waits::TimeFirst);
+    let pool = builder.reuse_policies(reuse).build().unwrap();
+    let block = pool.allocate(32 * MIB, a).unwrap();
+    let second = pool.allocate(2 * MIB, b).unwrap();
+    let address = block.address();
+    sim.enqueue_work(a, 1000).unwrap();
+    drop(block);
+    between(&sim, &pool, [a, b]);
+    let next = pool.allocate(32 * MIB, b).unwrap();
+    drop(second);
+    next.address() == address
+}
+
+#[test]
+fn each_reuse_policy_can_be_switched_off() {
+    let all = ReusePolicies::default();
+    let events = |sim: &SimDevice, pool: &Pool, [a, b]: [StreamId; 2]| {
+        let event = sim.create_event().unwrap();
+        pool.record_event(event, a).unwrap();
+        pool.wait_event(b, event).unwrap();
+    };
+    let follow = ReusePolicies {
+        allow_opportunistic: false,
+        ..all
+    };
+    assert!(handed_over(follow, events));
+    let neither = ReusePolicies {
+        follow_event_dependencies: false,
+        ..follow
+    };
+    assert!(!handed_over(neither, events));
+
+    let completion = |sim: &SimDevice, _: &Pool, _: [StreamId; 2]| sim.advance_host_by(1_000_000);
+    assert!(handed_over(all, completion));
+    assert!(!handed_over(follow, completion));
+
+    // What the caller synchronised is free for all, whatever the policies.
+    let synchronised = |_: &SimDevice, pool: &Pool, [a, _]: [StreamId; 2]| {
+        pool.synchronize_stream(a).unwrap();
+    };
+    assert!(handed_over(neither, synchronised));
 }
