@@ -179,3 +179,30 @@ pub(crate) fn call_of(violation: &Violation) -> Option<Call> {
         _ => None,
     }
 }
+
+/// Two events.
+pub(crate) const E: EventId = EventId(0xE1);
+pub(crate) const F: EventId = EventId(0xE2);
+
+/// A block of A's that is freed; the next block of the same bytes is the question.
+pub(crate) fn freed_on_a() -> Log {
+    let log = Log::new();
+    log.create_event(E);
+    log.create_event(F);
+    log.block(BASE, 4096, A);
+    log.freed(BASE);
+    log
+}
+
+/// Asks for the bytes on a stream: they must not be given yet.
+pub(crate) fn too_early(log: &Log, stream: StreamId) -> Violation {
+    let violation = only(&log.block(BASE, 4096, stream), Rule::StreamOrder);
+    assert!(violation.to_string().starts_with("rule 3"), "{violation}");
+    violation
+}
+
+/// Asks for the bytes on a stream: they may be given.
+pub(crate) fn in_time(log: &Log, stream: StreamId) {
+    assert_eq!(log.block(BASE, 4096, stream), []);
+    log.clean();
+}

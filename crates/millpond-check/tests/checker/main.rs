@@ -3,3 +3,4 @@
 mod log;
 mod memory;
 mod order;
+mod taking;

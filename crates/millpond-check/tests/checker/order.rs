@@ -1,34 +1,8 @@
-//! Rules 3 and 4.
+//! Rule 3, and that complete uses are forgotten.
 
-use crate::log::{A, B, BASE, C, Log, PAGE, call_of, only};
-use millpond::device::{Call, CallRecord, EventId, HandleId, Outcome, StreamId, StreamOrder};
+use crate::log::{A, B, BASE, C, E, F, Log, PAGE, freed_on_a, in_time, only, too_early};
+use millpond::device::{CallRecord, Observer, Outcome, StreamId, StreamOrder};
 use millpond_check::{Rule, Violation};
-
-const E: EventId = EventId(0xE1);
-const F: EventId = EventId(0xE2);
-
-/// A block of A's that is freed; the next block of the same bytes is the question.
-fn freed_on_a() -> Log {
-    let log = Log::new();
-    log.create_event(E);
-    log.create_event(F);
-    log.block(BASE, 4096, A);
-    log.freed(BASE);
-    log
-}
-
-/// Asks for the bytes on a stream: they must not be given yet.
-fn too_early(log: &Log, stream: StreamId) -> Violation {
-    let violation = only(&log.block(BASE, 4096, stream), Rule::StreamOrder);
-    assert!(violation.to_string().starts_with("rule 3"), "{violation}");
-    violation
-}
-
-/// Asks for the bytes on a stream: they may be given.
-fn in_time(log: &Log, stream: StreamId) {
-    assert_eq!(log.block(BASE, 4096, stream), []);
-    log.clean();
-}
 
 #[test]
 fn the_same_stream_may_reuse_at_once() {
@@ -360,6 +334,46 @@ fn a_new_stream_inherits_no_order() {
 }
 
 #[test]
+fn a_new_stream_inherits_no_wait() {
+    let log = freed_on_a();
+    log.record(E, A);
+    log.create_stream(B);
+    log.synchronize_stream(B);
+    log.wait(B, E);
+    log.destroy_stream(B);
+    log.create_stream(B);
+    too_early(&log, B);
+}
+
+#[test]
+fn a_query_that_another_record_overtakes_completes_what_both_cover() {
+    let query = CallRecord::QueryEvent { event: E };
+    // Whether the query met the record on C or that on A, nobody knows.
+    for (first, then) in [(C, A), (A, C)] {
+        let log = freed_on_a();
+        log.record(E, first);
+        log.checker
+            .before(&query)
+            .expect("the checker fails no call");
+        std::thread::scope(|scope| {
+            scope.spawn(|| log.record(E, then));
+        });
+        log.checker.after(&query, Outcome::Completed(true), 0, 0);
+        too_early(&log, B);
+    }
+    let log = freed_on_a();
+    log.record(E, A);
+    log.checker
+        .before(&query)
+        .expect("the checker fails no call");
+    std::thread::scope(|scope| {
+        scope.spawn(|| log.record(E, A));
+    });
+    log.checker.after(&query, Outcome::Completed(true), 0, 0);
+    in_time(&log, B);
+}
+
+#[test]
 fn the_legacy_stream_has_two_names_and_per_thread_streams_one() {
     let log = Log::new();
     log.block(BASE, 4096, StreamId::DEFAULT);
@@ -450,199 +464,16 @@ fn each_part_of_a_block_keeps_its_own_past() {
     assert_eq!(log.block(BASE + 7168, 1024, B), []);
 }
 
-// --- Rule 4 ------------------------------------------------------------------------------------
-
-#[test]
-fn unmapping_under_a_live_block() {
-    let log = Log::new();
-    log.block(BASE + PAGE, 16, A);
-    log.synchronize();
-    log.unmap(BASE, 4 * PAGE);
-    let violation = only(&log.checker.violations(), Rule::NotInUse);
-    assert_eq!(call_of(&violation), Some(Call::Unmap));
-    assert!(matches!(violation, Violation::TakenFromLive { .. }));
-}
-
-#[test]
-fn unmapping_the_other_address_of_a_live_block() {
-    let log = Log::new();
-    log.map(BASE + 8 * PAGE, 4 * PAGE, 1);
-    log.block(BASE + PAGE, 16, A);
-    log.unmap(BASE + 8 * PAGE, 4 * PAGE);
-    log.clean();
-}
-
-#[test]
-fn unmapping_before_the_use_is_complete() {
-    let log = freed_on_a();
-    log.unmap(BASE, 4 * PAGE);
-    let violation = only(&log.checker.violations(), Rule::NotInUse);
-    let Violation::TakenInUse {
-        earlier, used_on, ..
-    } = violation
-    else {
-        panic!("{violation}");
-    };
-    assert_eq!((earlier.address, used_on), (BASE, A));
-}
-
-#[test]
-fn order_is_not_completion() {
-    let log = freed_on_a();
-    log.record(E, A);
-    log.wait(B, E);
-    in_time(&log, B);
-    log.freed(BASE);
-    log.query(E, true);
-    log.unmap(BASE, 4 * PAGE);
-    // A's use is complete, B's is not.
-    let violation = only(&log.checker.violations(), Rule::NotInUse);
-    assert!(matches!(
-        violation,
-        Violation::TakenInUse { used_on: B, .. }
-    ));
-}
-
-#[test]
-fn unmapping_after_completion() {
-    let log = freed_on_a();
-    log.record(E, A);
-    log.wait(B, E);
-    in_time(&log, B);
-    log.freed(BASE);
-    log.record(F, B);
-    log.query(F, true);
-    log.unmap(BASE, 4 * PAGE);
-    log.clean();
-}
-
-#[test]
-fn a_failed_query_is_not_a_completion() {
-    let log = freed_on_a();
-    log.record(E, A);
-    log.failed(&CallRecord::QueryEvent { event: E });
-    log.unmap(BASE, 4 * PAGE);
-    only(&log.checker.violations(), Rule::NotInUse);
-}
-
-#[test]
-fn every_use_on_every_stream_counts() {
-    let log = Log::new();
-    log.block(BASE, 16, A);
-    log.checker.used(BASE, B);
-    log.freed(BASE);
-    log.synchronize_stream(A);
-    log.unmap(BASE, 4 * PAGE);
-    let violation = only(&log.checker.violations(), Rule::NotInUse);
-    assert!(matches!(
-        violation,
-        Violation::TakenInUse { used_on: B, .. }
-    ));
-}
-
-#[test]
-fn uses_count_through_their_own_address() {
-    // The bytes are used again through a second address; the first one's use is complete, the
-    // second one's is not.
-    let log = freed_on_a();
-    log.map(BASE + 8 * PAGE, 4 * PAGE, 1);
-    log.synchronize_stream(A);
-    assert_eq!(log.block(BASE + 8 * PAGE, 4096, B), []);
-    log.freed(BASE + 8 * PAGE);
-    log.unmap(BASE, 4 * PAGE);
-    log.clean();
-    log.unmap(BASE + 8 * PAGE, 4 * PAGE);
-    only(&log.checker.violations(), Rule::NotInUse);
-}
-
-#[test]
-fn a_later_block_at_another_address_does_not_end_the_first_ones_use() {
-    // A's use through the first address is ordered before B's through the second, but the host
-    // has seen neither complete.
-    let log = freed_on_a();
-    log.map(BASE + 8 * PAGE, 4 * PAGE, 1);
-    log.record(E, A);
-    log.wait(B, E);
-    assert_eq!(log.block(BASE + 8 * PAGE, 4096, B), []);
-    log.clean();
-    log.unmap(BASE, 4 * PAGE);
-    only(&log.checker.violations(), Rule::NotInUse);
-}
-
-#[test]
-fn a_mapping_remembers_the_uses_of_all_its_blocks() {
-    let log = Log::new();
-    log.block(BASE, 16, A);
-    log.block(BASE + PAGE, 16, B);
-    log.freed(BASE);
-    log.freed(BASE + PAGE);
-    log.block(BASE, 16, A);
-    log.freed(BASE);
-    log.unmap(BASE, 4 * PAGE);
-    let violations = log.checker.violations();
-    assert_eq!(violations.len(), 2, "{violations:?}");
-}
-
-#[test]
-fn an_address_that_recurs_has_no_past() {
-    let log = freed_on_a();
-    log.synchronize();
-    log.unmap(BASE, 4 * PAGE);
-    log.map(BASE + 4 * PAGE, 4 * PAGE, 1);
-    log.block(BASE + 4 * PAGE, 16, A);
-    log.create(2, PAGE);
-    log.map(BASE, PAGE, 2);
-    log.unmap(BASE, PAGE);
-    log.clean();
-}
-
-#[test]
-fn releasing_under_a_live_block() {
-    let log = Log::new();
-    log.block(BASE, 16, A);
-    log.release(1);
-    let violation = only(&log.checker.violations(), Rule::NotInUse);
-    assert!(matches!(
-        violation,
-        Violation::ReleasedUnderLive {
-            handle: HandleId(1),
-            ..
-        }
-    ));
-}
-
-#[test]
-fn releasing_a_handle_that_is_still_mapped() {
-    let log = freed_on_a();
-    log.release(1);
-    log.clean();
-    log.synchronize();
-    log.unmap(BASE, 4 * PAGE);
-    log.clean();
-}
-
-#[test]
-fn freeing_memory_in_use() {
-    let log = Log::empty();
-    log.made(&CallRecord::Allocate { size: 1000 }, Outcome::Value(0x7000));
-    log.block(0x7000, 1000, A);
-    log.freed(0x7000);
-    log.done(&CallRecord::Free { address: 0x7000 });
-    let violation = only(&log.checker.violations(), Rule::NotInUse);
-    assert_eq!(call_of(&violation), Some(Call::Free));
-}
-
-// --- Bounded memory ----------------------------------------------------------------------------
-
 #[test]
 fn complete_uses_are_forgotten() {
     let log = Log::empty();
     log.reserve(BASE, 1 << 40);
     log.create(1, 1 << 36);
     log.map(BASE, 1 << 36, 1);
+    log.block(BASE, 4096, A);
     for round in 0..100_000_u64 {
         // Never the same bytes again.
-        let address = BASE + round * 4096;
+        let address = BASE + (round + 1) * 4096;
         log.block(address, 16, if round % 2 == 0 { A } else { B });
         log.freed(address);
         if round % 100 == 0 {
@@ -651,6 +482,9 @@ fn complete_uses_are_forgotten() {
     }
     log.clean();
     assert!(log.checker.totals().records_kept < 10_000);
+    // What is live, or not complete, is not.
+    only(&log.block(BASE, 1, A), Rule::OneOwner);
+    only(&log.block(BASE + 100_000 * 4096, 1, A), Rule::StreamOrder);
 }
 
 #[test]

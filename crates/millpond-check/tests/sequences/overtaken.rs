@@ -86,8 +86,11 @@ impl Watched {
         let address = block.into_raw();
         let broken: Vec<Violation> = self.checker.allocated(address, size, 256, stream);
         assert_eq!(broken, []);
-        let filled = self.device.fill(stream, address, size, Pattern(1));
-        filled.expect("work");
+        // Enough that it is not over when the test asks.
+        for _ in 0..100 {
+            let filled = self.device.fill(stream, address, size, Pattern(1));
+            filled.expect("work");
+        }
         address
     }
 
@@ -145,16 +148,20 @@ fn a_synchronisation_covers_no_stream_that_came_later() {
 fn a_record_on_a_successor_stands_for_nothing() {
     let watched = Watched::new(true);
     let (gone, other) = (watched.stream(), watched.stream());
-    watched.block(256, other);
-    let address = watched.block(64 * MIB, gone);
+    let small = watched.block(256, gone);
+    // A live block between the two, so that they do not become one when they are free.
+    watched.block(4 * MIB, other);
+    let large = watched.block(64 * MIB, gone);
     let meanwhile = watched.clone();
-    // The free wants a marker, and is held up before it records it.
+    // The free of so much wants a marker, and is held up before it records it.
     watched.interrupt.next(Call::CreateEvent, move || {
         let watched = meanwhile;
+        // One more free, so that the stream's last marker is a later one.
+        watched.free(small);
         watched.end(gone);
         assert_eq!(watched.stream(), gone, "the value comes again");
     });
-    watched.free(address);
+    watched.free(large);
     assert!(watched.interrupt.happened());
     watched.block(64 * MIB, other);
 }
