@@ -87,11 +87,17 @@ enum Lack {
 
 impl Inner {
     /// Grows the pool so that the request is served, with new handles as far as the limit and the
-    /// device allow; with `moving`, also with the handles of wholly free ranges whose uses are
+    /// device allow; with `moving`, also with the memory of wholly free ranges whose uses are
     /// completed. Does not go beyond `within` reserved bytes.
     pub(super) fn grow(&self, need: &Need, moving: bool, within: u64) -> Result<Granted, Refused> {
         if !self.device.capabilities().mapping {
-            return self.grow_plain(need, within);
+            return match self.grow_plain(need, within) {
+                // What is wholly free cannot be moved here, but given back for something larger.
+                Err(_) if moving && self.trim_to(0).is_ok_and(|released| released > 0) => {
+                    self.grow_plain(need, within)
+                }
+                outcome => outcome,
+            };
         }
         let mut means = Means {
             moving,

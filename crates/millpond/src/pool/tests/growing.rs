@@ -121,3 +121,17 @@ fn a_plain_allocation_that_cannot_be_freed_stays() {
     pool.synchronize().unwrap();
     assert_eq!(pool.trim(0).unwrap(), 20 * MIB);
 }
+
+#[test]
+fn plain_allocations_that_are_free_make_room_for_a_larger_one() {
+    let sim = plain_device(96 * MIB);
+    let stream = sim.create_stream(StreamOrder::Independent).unwrap();
+    let pool = Pool::builder(Arc::clone(&sim) as _).build().unwrap();
+    let [keep, first, second] = [20, 30, 40].map(|size| pool.allocate(size * MIB, stream).unwrap());
+    sim.enqueue_work(stream, 1000).unwrap();
+    drop((first, second));
+    let large = pool.allocate(60 * MIB, stream).unwrap();
+    assert_eq!(pool.statistics().reserved_bytes, 80 * MIB);
+    drop((keep, large));
+    pool.validate().unwrap();
+}
