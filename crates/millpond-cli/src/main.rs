@@ -1,11 +1,12 @@
 //! The command line of millpond.
 //!
 //! - [`args`]: what can be said; [`commands`]: one file for each subcommand.
-//! - [`replay`]: a recording against the pool on an emulated device.
-//! - [`size`]: sizes in bytes, as people write them.
+//! - [`replay`]: a recording against the pool on a device.
+//! - [`device`], [`size`]: devices, and sizes in bytes, as people write them.
 
 mod args;
 mod commands;
+mod device;
 mod replay;
 mod size;
 

@@ -246,7 +246,12 @@ fn wrong_arguments_are_refused_before_anything_runs() {
         (&["--limit", "17179869184GiB"], "more than"),
         (&["--scale", "0"], "greater than 0"),
         (&["--seed", "x"], "invalid"),
-        (&["--device", "tpu"], "host, sim"),
+        (&["--device", "tpu"], "host, sim, cuda"),
+        (&["--device", "cuda:-1"], "such as cuda:0"),
+        (
+            &["--device", "cuda", "--device-size", "1GiB"],
+            "--limit bounds what the pool takes",
+        ),
     ];
     for (arguments, explanation) in cases {
         let output = replay(arguments, &gnn);
@@ -254,6 +259,30 @@ fn wrong_arguments_are_refused_before_anything_runs() {
         assert!(stderr(&output).contains(explanation), "{}", stderr(&output));
     }
     assert_eq!(replay(&[], &[]).status.code(), Some(2));
+}
+
+/// No machine has a GPU of that number, and most that run this have none at all.
+#[test]
+fn a_gpu_that_is_not_there_is_one_line_with_the_way_out() {
+    let names = ["small_full_context.pickle.gz", "rmm_cupy_log.csv.gz"];
+    let output = replay(
+        &["--device", "cuda:4000000000", "--json"],
+        &names.map(trace),
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output), "");
+    let lines: Vec<&str> = stderr(&output).lines().collect();
+    let [line] = lines[..] else {
+        panic!("{lines:#?}")
+    };
+    assert!(line.starts_with("error: cuda:4000000000: "), "{line}");
+    let ways_out = [
+        "install",
+        "choose one of them",
+        "no GPU is visible",
+        "cannot start here",
+    ];
+    assert!(ways_out.iter().any(|way| line.contains(way)), "{line}");
 }
 
 #[test]

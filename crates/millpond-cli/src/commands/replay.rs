@@ -5,16 +5,20 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory};
+use millpond::device::CudaDevice;
 
-use crate::replay::{self, DeviceChoice, Outcome, Progress, ReplayError, Scale, Settings, prepare};
+use crate::args::Cli;
+use crate::device::DeviceName;
+use crate::replay::{self, Outcome, Progress, ReplayError, Scale, Settings, prepare};
 use crate::size::ByteSize;
 
-/// Replay recordings of real jobs against the pool, on an emulated device.
+/// Replay recordings of real jobs against the pool.
 ///
-/// Prints what the pool needed, and proves that no byte was ever shared: on the device `host`,
-/// every block is filled with a pattern of its own and verified by every stream that used it; on
-/// `sim`, a checker that shares nothing with the pool watches every device call.
+/// Prints what the pool needed, and proves that no byte was ever shared: on the devices `host` and
+/// `cuda:N`, every block is filled with a pattern of its own and verified by every stream that
+/// used it; on `sim`, a checker that shares nothing with the pool watches every device call.
 ///
 /// Recordings are PyTorch memory snapshots, event CSVs, ordered CSVs and RMM logs, each plain or
 /// gzip, found by content.
@@ -25,17 +29,19 @@ pub(crate) struct ReplayArgs {
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
 
-    /// The device to replay on.
-    #[arg(long, value_enum, default_value = "host")]
-    device: DeviceChoice,
+    /// The device to replay on: `host`, this machine's memory; `sim`, no bytes and virtual time,
+    /// an H200 by its measured costs; `cuda:N`, a GPU (`cuda` is the first one).
+    #[arg(long, value_name = "host|sim|cuda:N", default_value = "host")]
+    device: DeviceName,
 
     /// Memory of the device, such as 141GB, 80G or 512MiB [default: 141GB on sim; on host half of
-    /// what this machine has free, and without --scale 1GiB at most, for the sake of time].
+    /// what this machine has free, and without --scale 1GiB at most, for the sake of time]. A GPU
+    /// has what it has; --limit bounds what the pool takes of it.
     #[arg(long, value_name = "SIZE")]
     device_size: Option<ByteSize>,
 
     /// Multiply the sizes of blocks of 1 MiB and more, down to 1 MiB at least; `auto` shrinks a
-    /// recording that would not fit the device [default: 1 on sim, auto on host].
+    /// recording that would not fit the device's free memory [default: 1 on sim, auto elsewhere].
     #[arg(long, value_name = "auto|F")]
     scale: Option<Scale>,
 
@@ -43,8 +49,8 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     limit: Option<ByteSize>,
 
-    /// Hold the streams of the device `host` back at random, by this seed. On `sim` nothing is
-    /// random.
+    /// Hold the streams of the device `host` back at random, by this seed. On other devices it
+    /// changes nothing.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
@@ -63,6 +69,8 @@ Examples:
       Fill and verify every block, in this machine's memory; shrunk if it does not fit.
   millpond replay --device sim traces/*.gz
       All recordings at full size, on a 141 GB device that costs nothing.
+  millpond replay --device cuda:0 --json traces/*.gz
+      The same on the first GPU: blocks are filled and verified by kernels on their own streams.
   millpond replay --device sim --limit 4500MiB --json traces/gnn_sampled.csv.gz
       Does the job fit in 4500 MiB? Exit code 0 if it does.
   millpond replay --scale 1 traces/gnn_sampled.csv.gz
@@ -72,7 +80,7 @@ Examples:
 
 Time: `host ns/op` is the pool's own (on sim, that of the whole loop, device included), `driver
 ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release): by the
-clock on host, by the table of measured costs on sim. Taking the pool down is not counted.
+clock on host and cuda:N, by the table of measured costs on sim. Taking the pool down is not counted.
 
 Exit code: 0 if nothing failed and nothing was corrupt, 1 if something was or a recording could
 not be replayed, 2 if the arguments are wrong.
@@ -81,6 +89,25 @@ Environment: MILLPOND_LOG=debug shows on standard error what the pool itself has
 
 /// Runs the command.
 pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
+    // An open device's context lives on from one recording to the next.
+    let _kept_open = match args.device {
+        DeviceName::Cuda(_) if args.device_size.is_some() => {
+            let message = "the memory of a GPU is what it is; --device-size is for host and sim, and \
+                           --limit bounds what the pool takes";
+            let error = Cli::command().error(ErrorKind::ArgumentConflict, message);
+            // If nobody can be told, the exit code still tells.
+            let _ = error.print();
+            return ExitCode::from(2);
+        }
+        DeviceName::Cuda(ordinal) => match CudaDevice::open(ordinal) {
+            Ok(device) => Some(device),
+            Err(error) => {
+                let _ = writeln!(io::stderr().lock(), "error: {}: {error}", args.device);
+                return ExitCode::FAILURE;
+            }
+        },
+        DeviceName::Host | DeviceName::Sim => None,
+    };
     let settings = Settings {
         device: args.device,
         device_size: args.device_size.map(|size| size.0),
@@ -131,7 +158,11 @@ fn replay_one(path: &Path, args: &ReplayArgs, settings: &Settings) -> Result<Out
     }
     if let Some((scale, device_size)) = prepared.shrunk() {
         let size = ByteSize(device_size);
-        let note = format!("does not fit a device of {size}: replayed at scale {scale}");
+        let note = match args.device {
+            DeviceName::Cuda(_) => format!("does not fit the {size} free on {}", args.device),
+            DeviceName::Host | DeviceName::Sim => format!("does not fit a device of {size}"),
+        };
+        let note = format!("{note}: replayed at scale {scale}");
         complain("note", path, note);
     }
     let progress = Progress::new(prepared.name(), prepared.steps());

@@ -18,7 +18,7 @@ pub(crate) enum ReplayError {
     DeviceTooSmall(u64),
     #[error(
         "at the smallest scale its live blocks take {}, and the device has room for {}; give a \
-         larger --device-size",
+         larger --device-size, or free memory of the GPU",
         ByteSize(*.live),
         ByteSize(*.room)
     )]

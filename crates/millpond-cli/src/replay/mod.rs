@@ -1,7 +1,7 @@
-//! A recording of a real job, replayed against the pool on an emulated device.
+//! A recording of a real job, replayed against the pool on a device.
 //!
 //! - [`workload`]: a recording made ready; [`timeline`]: what the device did meanwhile.
-//! - [`session`]: the job and its pool; [`sim`] and [`host`]: what goes along with it.
+//! - [`session`]: the job and its pool; [`sim`] and [`real`]: what goes along with it.
 //! - [`calls`]: counts driver calls; [`outcome`]: what comes of it; [`findings`]: what goes wrong;
 //!   [`error`]: why there is no outcome.
 //! - [`progress`]: a bar for the impatient.
@@ -9,9 +9,9 @@
 mod calls;
 mod error;
 mod findings;
-mod host;
 mod outcome;
 mod progress;
+mod real;
 mod session;
 mod sim;
 mod timeline;
@@ -25,6 +25,8 @@ pub(crate) use outcome::{Outcome, table};
 pub(crate) use progress::Progress;
 pub(crate) use workload::Scale;
 
+use crate::device::DeviceName;
+use real::RealDevice;
 use workload::{Workload, fitting_scale};
 
 /// A device's memory where nothing else is said, on the sim: an H200's.
@@ -37,26 +39,19 @@ const HOST_MEMORY: u64 = 1 << 30;
 /// The smallest device: one handle.
 const SMALLEST_DEVICE: u64 = 2 << 20;
 
-/// How full a device may be made by the live blocks of a recording that is shrunk to fit: three
-/// quarters. The rest is for what a pool needs beyond them.
-const FILL: (u64, u64) = (3, 4);
-
-/// The device to replay on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub(crate) enum DeviceChoice {
-    /// This machine's memory: every block is filled and verified
-    Host,
-    /// No bytes, virtual time: an H200 by its measured costs
-    Sim,
-}
+/// Up to this part of a device's free memory, live blocks fit; a recording that is shrunk comes as
+/// close to it as it can. The rest is for what a pool needs beyond them, in handles of 2 MiB and
+/// more: on the small devices of the host that is much, on a GPU little.
+const HOST_FILL: (u64, u64) = (3, 4);
+const CUDA_FILL: (u64, u64) = (15, 16);
 
 /// How recordings are replayed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Settings {
-    pub(crate) device: DeviceChoice,
-    /// Bytes; without it, the device's default.
+    pub(crate) device: DeviceName,
+    /// Bytes, of an emulated device; without it, the device's default.
     pub(crate) device_size: Option<u64>,
-    /// Without it, 1 on the sim and to fit on the host.
+    /// Without it, 1 on the sim, and elsewhere so that it fits.
     pub(crate) scale: Option<Scale>,
     /// Bytes that the pool may take.
     pub(crate) limit: Option<u64>,
@@ -64,46 +59,71 @@ pub(crate) struct Settings {
     pub(crate) seed: Option<u64>,
 }
 
-/// A recording that is ready to be replayed on a device of a certain size.
+/// What is replayed on.
+#[derive(Debug)]
+enum Target {
+    /// Sims with this much memory.
+    Sim(u64),
+    Real(RealDevice),
+}
+
+/// A recording that is ready to be replayed on a device.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     workload: Workload,
-    device_size: u64,
-    settings: Settings,
-    /// The recording was shrunk to fit.
-    shrunk: bool,
+    target: Target,
+    limit: Option<u64>,
+    /// The bytes that the recording did not fit into, where it was shrunk.
+    shrunk_for: Option<u64>,
 }
 
 /// Makes a recording ready.
 pub(crate) fn prepare(trace: Trace, settings: &Settings) -> Result<Prepared, ReplayError> {
-    let device_size = match (settings.device_size, settings.device) {
-        (Some(size), _) => size,
-        (None, DeviceChoice::Sim) => SIM_MEMORY,
-        (None, DeviceChoice::Host) => match settings.scale {
-            None => HostDevice::default_memory().min(HOST_MEMORY),
-            Some(_) => HostDevice::default_memory(),
-        },
-    };
-    if device_size < SMALLEST_DEVICE {
-        return Err(ReplayError::DeviceTooSmall(device_size));
+    if let Some(size) = settings.device_size
+        && size < SMALLEST_DEVICE
+    {
+        return Err(ReplayError::DeviceTooSmall(size));
     }
-    let by_default = match settings.device {
-        DeviceChoice::Host => Scale::Auto,
-        DeviceChoice::Sim => Scale::Factor(1.0),
+    let (target, memory, fill) = match settings.device {
+        DeviceName::Sim => {
+            let memory = settings.device_size.unwrap_or(SIM_MEMORY);
+            (Target::Sim(memory), memory, HOST_FILL)
+        }
+        DeviceName::Host => {
+            let memory = settings.device_size.unwrap_or_else(|| {
+                let most = match settings.scale {
+                    None => HOST_MEMORY,
+                    Some(_) => u64::MAX,
+                };
+                HostDevice::default_memory().min(most)
+            });
+            let device = RealDevice::host(memory, settings.seed)?;
+            (Target::Real(device), memory, HOST_FILL)
+        }
+        DeviceName::Cuda(ordinal) => {
+            let device = RealDevice::cuda(ordinal)?;
+            let free = device.free_memory()?;
+            (Target::Real(device), free, CUDA_FILL)
+        }
+    };
+    let by_default = match target {
+        Target::Real(_) => Scale::Auto,
+        Target::Sim(_) => Scale::Factor(1.0),
     };
     let scale = settings.scale.unwrap_or(by_default);
     let factor = match scale {
         Scale::Factor(factor) => factor,
         Scale::Auto => {
-            let room = device_size / FILL.1 * FILL.0;
+            let room = memory / fill.1 * fill.0;
             fitting_scale(&trace, room).map_err(|live| ReplayError::DoesNotFit { live, room })?
         }
     };
+    let shrunk = scale == Scale::Auto && factor != 1.0;
     Ok(Prepared {
         workload: Workload::new(trace, factor),
-        device_size,
-        settings: *settings,
-        shrunk: scale == Scale::Auto && factor != 1.0,
+        target,
+        limit: settings.limit,
+        shrunk_for: shrunk.then_some(memory),
     })
 }
 
@@ -113,30 +133,26 @@ impl Prepared {
         &self.workload.name
     }
 
-    /// The scale to which the recording was shrunk, and the bytes of the device that it did not
-    /// fit into.
+    /// The scale to which the recording was shrunk, and the bytes of memory that it did not fit
+    /// into.
     pub(crate) fn shrunk(&self) -> Option<(f64, u64)> {
-        self.shrunk
-            .then_some((self.workload.scale, self.device_size))
+        self.shrunk_for.map(|memory| (self.workload.scale, memory))
     }
 
     /// Steps that [`Prepared::replay`] goes through.
     pub(crate) fn steps(&self) -> u64 {
-        let runs = match self.settings.device {
-            DeviceChoice::Host => 1,
-            DeviceChoice::Sim => 2,
+        let runs = match self.target {
+            Target::Real(_) => 1,
+            Target::Sim(_) => 2,
         };
         runs * self.workload.steps.len() as u64
     }
 
     /// Replays it.
     pub(crate) fn replay(&self, progress: &Progress) -> Result<Outcome, ReplayError> {
-        let Settings { limit, seed, .. } = self.settings;
-        match self.settings.device {
-            DeviceChoice::Sim => sim::run(&self.workload, self.device_size, limit, progress),
-            DeviceChoice::Host => {
-                host::run(&self.workload, self.device_size, limit, seed, progress)
-            }
+        match &self.target {
+            Target::Sim(memory) => sim::run(&self.workload, *memory, self.limit, progress),
+            Target::Real(device) => real::run(&self.workload, device, self.limit, progress),
         }
     }
 }

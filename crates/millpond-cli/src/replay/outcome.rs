@@ -11,7 +11,7 @@ use crate::size::ByteSize;
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) trace: String,
-    pub(crate) device: &'static str,
+    pub(crate) device: String,
     pub(crate) policy: &'static str,
     /// By what the sizes were multiplied, where it is not 1.
     #[serde(skip_serializing_if = "Option::is_none")]

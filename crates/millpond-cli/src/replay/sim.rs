@@ -31,6 +31,7 @@ use super::progress::Progress;
 use super::session::{Companion, LiveBlock, Session};
 use super::timeline::{self, Work};
 use super::workload::{Workload, stream_of};
+use crate::device::DeviceName;
 
 /// The alignment of every request that asks for none, in bytes.
 const ALIGNMENT: u64 = 256;
@@ -92,7 +93,7 @@ pub(super) fn run(
     let (figures, ops) = (timed.figures, workload.ops());
     Ok(Outcome {
         trace: workload.name.clone(),
-        device: "sim",
+        device: DeviceName::Sim.to_string(),
         policy: "millpond",
         scale: workload.scale_if_scaled(),
         ops,

@@ -12,15 +12,14 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
 
-use millpond::device::{Device, DeviceError, EventId, Findings as Verified, HostDevice, StreamId};
+use millpond::device::{Device, DeviceError, EventId, Findings as Verified, StreamId};
 
 use super::pattern::{block_of, pattern_of};
 use crate::replay::findings::Findings;
 use crate::replay::session::LiveBlock;
 use crate::replay::workload::{BlockFacts, Workload};
 
-/// Bytes and verifications that end a window.
-const WINDOW_BYTES: u64 = 1 << 30;
+/// Verifications that end a window.
 const WINDOW_VERIFICATIONS: usize = 4096;
 
 /// One look at a block.
@@ -39,9 +38,11 @@ struct Window {
 
 /// See the [module](self).
 pub(super) struct Bytes<'a> {
-    device: Arc<HostDevice>,
+    device: Arc<dyn Device>,
     workload: &'a Workload,
     streams: Vec<StreamId>,
+    /// Bytes filled or verified that end a window.
+    window_bytes: u64,
     /// For each stream, an event to order others after it.
     order: Vec<EventId>,
     open: Window,
@@ -53,9 +54,10 @@ pub(super) struct Bytes<'a> {
 
 impl<'a> Bytes<'a> {
     pub(super) fn new(
-        device: Arc<HostDevice>,
+        device: Arc<dyn Device>,
         workload: &'a Workload,
         streams: Vec<StreamId>,
+        window_bytes: u64,
     ) -> Result<Bytes<'a>, DeviceError> {
         let events = || -> Result<Vec<EventId>, DeviceError> {
             streams.iter().map(|_| device.create_event()).collect()
@@ -74,6 +76,7 @@ impl<'a> Bytes<'a> {
             device,
             workload,
             streams,
+            window_bytes,
             corrupt: BTreeSet::new(),
             corruptions: Findings::default(),
         })
@@ -114,7 +117,8 @@ impl<'a> Bytes<'a> {
             stream,
             verified,
         });
-        if self.open.bytes >= WINDOW_BYTES || self.open.verifications.len() >= WINDOW_VERIFICATIONS
+        if self.open.bytes >= self.window_bytes
+            || self.open.verifications.len() >= WINDOW_VERIFICATIONS
         {
             self.close_window()?;
         }
@@ -179,7 +183,9 @@ impl<'a> Bytes<'a> {
 
 #[cfg(test)]
 mod tests {
-    use millpond::device::{AccessGrant, Accessor, HandleProperties, Protection, StreamOrder};
+    use millpond::device::{
+        AccessGrant, Accessor, HandleProperties, HostDevice, Protection, StreamOrder,
+    };
     use millpond_trace::{Limits, read_bytes};
 
     use super::*;
@@ -192,7 +198,7 @@ mod tests {
                     alloc,1,500,1,,0,\n";
         let trace = read_bytes("test.csv", text.as_bytes(), &Limits::default()).unwrap();
         let workload = Workload::new(trace, 1.0);
-        let device = Arc::new(HostDevice::new(4 * MIB).unwrap());
+        let device: Arc<dyn Device> = Arc::new(HostDevice::new(4 * MIB).unwrap());
         let base = device.reserve(2 * MIB, 0).unwrap();
         let handle = device.create(2 * MIB, HandleProperties::default()).unwrap();
         device.map(base, 2 * MIB, handle).unwrap();
@@ -204,7 +210,7 @@ mod tests {
         let streams = (0..2)
             .map(|_| device.create_stream(StreamOrder::Independent).unwrap())
             .collect();
-        let bytes = Bytes::new(Arc::clone(&device), &workload, streams).unwrap();
+        let bytes = Bytes::new(Arc::clone(&device), &workload, streams, MIB).unwrap();
         test(bytes, base);
     }
 

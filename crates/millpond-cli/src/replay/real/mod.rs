@@ -1,17 +1,18 @@
-//! Replaying on the host device: real bytes, so that a byte that two blocks share is seen.
+//! Replaying on a device with bytes, so that a byte that two blocks share is seen: the host device
+//! or a GPU ([`open`]).
 //!
 //! Every block is filled by its own stream with a [`pattern`] of its own, and verified by every
 //! stream that used it, up to its free ([`bytes`]). The streams run as fast as they can, behind
-//! the host, and with a seed they are held back at random.
+//! the host; those of the host device are held back at random, with a seed.
 
 mod bytes;
+mod open;
 mod pattern;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use millpond::Pool;
-use millpond::device::{HostDevice, Observed};
+use millpond::device::Observed;
 use millpond_trace::Step;
 
 use super::calls::CallCounter;
@@ -21,32 +22,25 @@ use super::progress::Progress;
 use super::session::{Companion, LiveBlock, Session};
 use super::workload::Workload;
 use bytes::Bytes;
+pub(super) use open::RealDevice;
 
-/// The longest that an operation is held back, with a seed.
-const LONGEST_DELAY: Duration = Duration::from_micros(200);
-
-/// Replays on a host device with this much memory.
+/// Replays on this device.
 pub(super) fn run(
     workload: &Workload,
-    device_size: u64,
+    target: &RealDevice,
     limit: Option<u64>,
-    seed: Option<u64>,
     progress: &Progress,
 ) -> Result<Outcome, ReplayError> {
-    let mut builder = HostDevice::builder().total_memory(device_size);
-    if let Some(seed) = seed {
-        builder = builder.delays(seed, LONGEST_DELAY);
-    }
-    let device = Arc::new(builder.build()?);
+    let device = Arc::clone(&target.device);
     let counter = Arc::new(CallCounter::default());
     let observers = vec![Arc::clone(&counter) as _];
-    let observed = Arc::new(Observed::new(Arc::clone(&device) as _, observers));
+    let observed = Arc::new(Observed::new(Arc::clone(&device), observers));
     let mut session = Session::new(workload, observed, limit)?;
     let before = counter.totals();
     let streams = session.streams().to_vec();
-    let mut companion = HostCompanion {
+    let mut companion = ByteCompanion {
         workload,
-        bytes: Bytes::new(device, workload, streams)?,
+        bytes: Bytes::new(device, workload, streams, target.window_bytes)?,
     };
     session.play(&mut companion, progress)?;
     let statistics = session.pool().statistics();
@@ -63,7 +57,7 @@ pub(super) fn run(
     let (peak_live, peak_reserved) = (statistics.peak_live_bytes, statistics.peak_reserved_bytes);
     Ok(Outcome {
         trace: workload.name.clone(),
-        device: "host",
+        device: target.name.to_string(),
         policy: "millpond",
         scale: workload.scale_if_scaled(),
         ops,
@@ -81,12 +75,12 @@ pub(super) fn run(
 }
 
 /// Does to the blocks' bytes what the job's kernels would.
-struct HostCompanion<'a> {
+struct ByteCompanion<'a> {
     workload: &'a Workload,
     bytes: Bytes<'a>,
 }
 
-impl Companion for HostCompanion<'_> {
+impl Companion for ByteCompanion<'_> {
     const TIMES_CALLS: bool = true;
 
     fn before(&mut self, _pool: &Pool, _index: usize, _step: &Step) -> Result<(), ReplayError> {
