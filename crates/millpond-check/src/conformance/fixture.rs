@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use millpond::device::{
     AccessGrant, Accessor, CudaDevice, Device, DeviceError, EventId, Findings, HandleId,
     HandleProperties, HostDevice, Pattern, Protection, SimDevice, Status, StreamId, StreamOrder,
+    cuda,
 };
 
 use super::{Skipped, processes};
@@ -53,6 +54,7 @@ pub struct Fixture {
     test: String,
     device: Arc<dyn Device>,
     sim: Option<Arc<SimDevice>>,
+    cuda: Option<Arc<CudaDevice>>,
 }
 
 impl Fixture {
@@ -70,6 +72,7 @@ impl Fixture {
         let builder = SimDevice::builder()
             .total_memory(4096 * MIB)
             .stream_values_recur(true);
+        let mut cuda = None;
         let (device, sim) = match kind {
             Kind::Host => {
                 let builder = HostDevice::builder().total_memory(4096 * MIB);
@@ -78,13 +81,18 @@ impl Fixture {
             }
             Kind::Sim => with_sim(builder.build()),
             Kind::Unmapped => with_sim(builder.mapping(false).build()),
-            Kind::Cuda => (cuda()? as _, None),
+            Kind::Cuda => {
+                let device = open_cuda()?;
+                cuda = Some(Arc::clone(&device));
+                (device as _, None)
+            }
         };
         Ok(Fixture {
             kind,
             test,
             device,
             sim,
+            cuda,
         })
     }
 
@@ -134,9 +142,29 @@ impl Fixture {
         event
     }
 
-    /// Keeps a stream from going on until what is given is dropped. Two at a time would hold
-    /// each other up on a GPU.
+    /// A call that breaks a rule, which the emulations refuse with a code. The driver may be less
+    /// strict than its documentation: where it is, says so, and gives whether the call was made.
+    pub fn strict(&self, what: &str, call: Result<(), DeviceError>, code: Status) -> bool {
+        match call {
+            Ok(()) if self.kind == Kind::Cuda => {
+                println!("the driver accepts {what}");
+                true
+            }
+            Ok(()) => panic!("{what} was to be refused"),
+            Err(error) => {
+                assert_eq!(error.status, code, "{what}: {error}");
+                false
+            }
+        }
+    }
+
+    /// Keeps a stream from going on until what is given is dropped.
     pub fn hold(&self, stream: StreamId) -> Hold {
+        // A GPU has one thread for all host functions; one that waits there would hold up those of
+        // other streams too.
+        if let Some(cuda) = &self.cuda {
+            return Hold(Held::Waiting(cuda.hold(stream).expect("to hold a stream")));
+        }
         match &self.sim {
             Some(sim) => Hold(Held::Until(
                 Arc::clone(sim),
@@ -229,7 +257,7 @@ impl Fixture {
 
 /// The GPU: one device object for the process, with its kernels loaded. Loading may wait for work
 /// that a case holds.
-fn cuda() -> Result<Arc<CudaDevice>, Skipped> {
+fn open_cuda() -> Result<Arc<CudaDevice>, Skipped> {
     static DEVICE: OnceLock<Arc<CudaDevice>> = OnceLock::new();
     if let Some(device) = DEVICE.get() {
         return Ok(Arc::clone(device));
@@ -263,6 +291,8 @@ pub struct Hold(Held);
 
 #[derive(Debug)]
 enum Held {
+    /// The stream waits for a word in memory.
+    Waiting(#[expect(dead_code, reason = "its drop is what counts")] cuda::Hold),
     /// A host function waits for the other end to go.
     Gate(#[expect(dead_code, reason = "its drop is what counts")] Sender<()>),
     /// The stream is busy until this time of the sim's clock.
@@ -272,7 +302,7 @@ enum Held {
 impl Drop for Hold {
     fn drop(&mut self) {
         match &self.0 {
-            Held::Gate(_) => {}
+            Held::Gate(_) | Held::Waiting(_) => {}
             Held::Until(sim, time) => sim.advance_host_to(*time),
         }
     }

@@ -15,13 +15,14 @@
 //!    of [`Capabilities::granularity`] (2 MiB on every known NVIDIA device; DRV `cuMemCreate`,
 //!    `cuMemMap`). Otherwise: invalid value (1).
 //! 2. **A handle is mapped whole**, from its first byte to its last (DRV `cuMemMap`: "offset
-//!    currently must be zero"; MEASURED: an offset, or a smaller size, gives not supported, 801).
+//!    currently must be zero"; MEASURED: an offset, or another size, gives not supported, 801).
 //! 3. **A mapping lies inside one reservation** and over no other mapping (DRV `cuMemMap`:
-//!    invalid value, 1). The driver does not check all of it (MEASURED: it maps into a reservation
-//!    that was freed before); the emulations do.
+//!    invalid value, 1). The driver does not check all of it (MEASURED: it maps beyond the end
+//!    of a reservation, and into one that was freed before); the emulations do.
 //! 4. **Access is needed before use.** A fresh mapping can be touched by nobody;
 //!    [`Device::set_access`] covers one or more whole mappings, without holes between them (DRV
-//!    `cuMemSetAccess`). After a new mapping at the same address it is needed again. A stream that
+//!    `cuMemSetAccess`; MEASURED: the driver also takes a part of a mapping, the emulations do
+//!    not). After a new mapping at the same address it is needed again. A stream that
 //!    touches memory without access faults, and the fault is sticky: every later call on the
 //!    device fails with illegal address (700).
 //! 5. **Unmapping takes whole mappings**, one or more adjacent ones (DRV `cuMemUnmap`; MEASURED:

@@ -139,7 +139,7 @@ struct Timeline {
     clock: Clock,
     /// In order of position.
     markers: VecDeque<Marker>,
-    /// Bytes freed since the last marker.
+    /// Bytes freed since the last marker that the stream has not taken back.
     unmarked: u64,
     /// Live blocks that name this slot, as their owner or as a further user.
     named: u64,
@@ -230,6 +230,11 @@ impl Order {
     #[cfg(test)]
     pub(crate) fn slots(&self) -> usize {
         self.timelines.len()
+    }
+
+    /// How the pool tells the stream from others.
+    pub(crate) fn key(&self, stream: StreamIndex) -> StreamKey {
+        self.timelines[stream.slot()].key
     }
 
     /// The position of the stream's next free, taken: all it ran so far comes before. A stream
@@ -364,6 +369,12 @@ impl Order {
         } else {
             None
         }
+    }
+
+    /// Bytes that were freed on a stream are in use there again: nobody else will ask for them.
+    pub(crate) fn taken_back(&mut self, stream: StreamIndex, bytes: u64) {
+        let timeline = &mut self.timelines[stream.slot()];
+        timeline.unmarked = timeline.unmarked.saturating_sub(bytes);
     }
 
     /// What to record so that the stream's present position can be waited for. `None` if the

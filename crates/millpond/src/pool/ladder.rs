@@ -14,6 +14,7 @@ use super::Inner;
 use super::error::{AllocError, OutOfMemory, Wall};
 use super::growth::Refused;
 use super::state::{Granted, Need};
+use super::streams::Marking;
 use crate::device::{DeviceError, Status};
 use crate::order::End;
 
@@ -22,16 +23,19 @@ impl Inner {
         if need.size > self.most_there_can_be() {
             return Err(self.out_of_memory(&need, Wall::NeverFits, None));
         }
-        if self.reuse.allow_opportunistic {
-            self.observe(false);
-        }
-        if let Some(granted) = self.claim_now(&need) {
-            return Ok(granted);
-        }
         let (budget, shared) = {
             let state = self.lock();
             (state.budget(self.waits), state.order.is_shared())
         };
+        if shared {
+            if self.reuse.allow_opportunistic {
+                // What was freed last may have no marker yet, and be completed all the same.
+                self.observe(Marking::Harmless);
+            }
+            if let Some(granted) = self.claim_now(&need) {
+                return Ok(granted);
+            }
+        }
         let mut refused = match self.grow(&need, false, budget) {
             Ok(granted) => return Ok(granted),
             Err(refused) => refused,
@@ -48,8 +52,12 @@ impl Inner {
                 Err(refused) => refused,
             };
         }
-        self.observe(true);
+        self.observe(Marking::All);
         loop {
+            self.lock().gather_completed();
+            if let Some(granted) = self.claim_now(&need) {
+                return Ok(granted);
+            }
             match self.grow(&need, true, u64::MAX) {
                 Ok(granted) => return Ok(granted),
                 Err(again) => refused.replace(again),
@@ -61,9 +69,6 @@ impl Inner {
                     refused.error = Some(error);
                     break;
                 }
-            }
-            if let Some(granted) = self.claim_now(&need) {
-                return Ok(granted);
             }
         }
         match refused.error {
@@ -109,7 +114,7 @@ impl Inner {
     /// Waits on the host for the oldest pending work, if there is any. Gives whether something
     /// completed.
     fn await_something(&self) -> Result<bool, DeviceError> {
-        self.observe(true);
+        self.observe(Marking::All);
         let (oldest, lost) = {
             let state = self.lock();
             (state.order.oldest_markers(), state.order.has_lost_work())

@@ -35,6 +35,7 @@ use crate::order::{EventPool, Reasons};
 use crate::pages::Pages;
 use crate::space::{GRAIN, align_up};
 use state::{Need, State};
+use streams::Marking;
 
 /// A pool of one device's memory. Clones are the same pool.
 ///
@@ -283,7 +284,7 @@ impl Pool {
     /// Waits for nothing: memory whose last use is not seen to be completed stays. Synchronise
     /// first ([`Pool::synchronize`]) to give back all that is free.
     pub fn trim(&self, keep: u64) -> Result<u64, DeviceError> {
-        self.inner.observe(true);
+        self.inner.observe(Marking::All);
         self.inner.trim_to(keep)
     }
 

@@ -112,17 +112,22 @@ impl State {
         let asker = need.stream;
         let own = Silo::of_stream(asker);
         let usable = |ends: &Ends| order.usable(ends, asker, need.reasons);
-        let fit = extents
-            .find(own, need.size, need.alignment, usable)
-            .or_else(|| {
-                let others = extents.silos().filter(|&silo| silo != own);
-                others
-                    .filter_map(|silo| extents.find(silo, need.size, need.alignment, usable))
-                    .next()
-            });
+        if let Some(fit) = extents.find(own, need.size, need.alignment, usable) {
+            let (extent, ends) = extents.take(fit.id, fit.address, need.size);
+            self.order.taken_back(asker, need.size);
+            return Some(Claim { extent, ends });
+        }
+        let others = extents.silos().filter(|&silo| silo != own);
+        let fit = others
+            .filter_map(|silo| extents.find(silo, need.size, need.alignment, usable))
+            .next();
         if let Some(fit) = fit {
             let (extent, ends) = extents.take(fit.id, fit.address, need.size);
             return Some(Claim { extent, ends });
+        }
+        // Neighbours of one silo are merged already.
+        if !self.order.is_shared() {
+            return None;
         }
         self.claim_run(need, |order, ends| order.usable(ends, asker, need.reasons))
     }
@@ -295,6 +300,18 @@ impl State {
             self.order.name(user);
         }
         Ok(())
+    }
+
+    /// Memory whose uses are completed belongs to no stream any more: takes it out of the silos,
+    /// so that neighbours become one range. Looks at all that is free: for when memory is short.
+    pub(super) fn gather_completed(&mut self) {
+        let State { order, extents, .. } = self;
+        for id in extents.free().collect::<Vec<_>>() {
+            // An earlier change may have merged this extent into another one.
+            if extents.is_free(id) && order.completed(&extents.get(id).ends) {
+                extents.change_ends(id, |ends| *ends = Ends::default());
+            }
+        }
     }
 
     /// Streams that are gone and done leave nothing behind: their free ranges become everybody's,

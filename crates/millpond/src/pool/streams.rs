@@ -13,6 +13,17 @@ fn is_created(key: StreamKey) -> bool {
     ![StreamId::DEFAULT, StreamId::PER_THREAD].contains(&key.stream)
 }
 
+/// Which streams get a marker before the pool looks what is completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Marking {
+    /// Those that have freed something since their last one, but for per-thread streams: marking
+    /// one for another thread takes the legacy stream, which holds up all streams that are ordered
+    /// with it.
+    Harmless,
+    /// All that have freed something since their last one.
+    All,
+}
+
 impl Inner {
     /// How the pool tells this stream from others. Asks the device only where the handle's value
     /// is not enough.
@@ -87,12 +98,17 @@ impl Inner {
     pub(super) fn free_block(&self, address: u64, serial: Option<u64>) -> Result<(), BlockError> {
         let requests = self.lock().free_block(address, serial)?;
         for request in requests {
-            // The block is free in any case; without this marker others only learn of it later.
-            if let Err(error) = self.mark(request) {
-                tracing::debug!(%error, "a marker could not be recorded");
-            }
+            self.mark_or_leave(request);
         }
         Ok(())
+    }
+
+    /// Records a marker that nobody depends on: without it others only learn later that memory is
+    /// free.
+    pub(super) fn mark_or_leave(&self, request: MarkerRequest) {
+        if let Err(error) = self.mark(request) {
+            tracing::debug!(%error, "a marker could not be recorded");
+        }
     }
 
     pub(super) fn use_block(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
@@ -100,23 +116,19 @@ impl Inner {
         self.lock().use_on(address, key)
     }
 
-    /// Looks which markers have completed. With `mark_all`, records one first on every stream
-    /// that has freed something since its last one.
-    pub(super) fn observe(&self, mark_all: bool) {
-        if mark_all {
-            let requests: Vec<MarkerRequest> = {
-                let mut state = self.lock();
-                let streams = state.order.unmarked_streams();
-                streams
-                    .into_iter()
-                    .filter_map(|s| state.order.marker_request(s))
-                    .collect()
-            };
-            for request in requests {
-                if let Err(error) = self.mark(request) {
-                    tracing::debug!(%error, "a marker could not be recorded");
-                }
+    /// Looks which markers have completed, after recording some.
+    pub(super) fn observe(&self, marking: Marking) {
+        let requests: Vec<MarkerRequest> = {
+            let mut state = self.lock();
+            let mut streams = state.order.unmarked_streams();
+            if marking == Marking::Harmless {
+                streams.retain(|&s| state.order.key(s).stream != StreamId::PER_THREAD);
             }
+            let requests = streams.into_iter().map(|s| state.order.marker_request(s));
+            requests.flatten().collect()
+        };
+        for request in requests {
+            self.mark_or_leave(request);
         }
         let mut oldest = self.lock().order.oldest_markers();
         while !oldest.is_empty() {

@@ -466,7 +466,7 @@ impl Device for CudaDevice {
 }
 
 impl CudaDevice {
-    fn check(
+    pub(super) fn check(
         &self,
         call: Call,
         code: CUresult,
@@ -499,7 +499,7 @@ impl CudaDevice {
     }
 }
 
-fn raw_stream(stream: StreamId) -> CUstream {
+pub(super) fn raw_stream(stream: StreamId) -> CUstream {
     stream.0 as CUstream
 }
 

@@ -26,6 +26,7 @@ mod context;
 mod contract;
 mod device;
 mod driver;
+mod hold;
 mod jobs;
 mod kernels;
 mod slots;
@@ -34,3 +35,4 @@ mod types;
 
 pub use device::CudaDevice;
 pub use driver::Driver;
+pub use hold::Hold;

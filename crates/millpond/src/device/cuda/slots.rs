@@ -23,7 +23,7 @@ pub(super) struct Verdict {
 const SLOTS_PER_CHUNK: usize = 4096;
 
 /// One slot.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     host: NonNull<Verdict>,
     /// Its address for the device.
@@ -39,6 +39,12 @@ impl Slot {
         // SAFETY: the memory is live (the chunk is freed after the last verification) and belongs
         // to the holder alone.
         unsafe { self.host.as_ptr().write_volatile(Verdict::default()) };
+    }
+
+    /// Writes the slot's first word, for a stream that waits for it.
+    pub(super) fn set(self, word: u64) {
+        // SAFETY: as in `clear`; the device only reads.
+        unsafe { self.host.as_ptr().cast::<u64>().write_volatile(word) };
     }
 
     /// What the kernel wrote. Called when the kernel is done.

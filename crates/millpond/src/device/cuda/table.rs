@@ -250,6 +250,9 @@ functions! {
                 kind: c_uint,
             );
 
+        stream_wait_value64 =
+            "cuStreamWaitValue64", 11070, ["cuStreamWaitValue64_v2", "cuStreamWaitValue64"]:
+            fn(stream: CUstream, address: CUdeviceptr, value: u64, flags: c_uint);
         stream_get_id = "cuStreamGetId", 12000, ["cuStreamGetId"]:
             fn(stream: CUstream, id: *mut u64);
     }

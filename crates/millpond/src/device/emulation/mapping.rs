@@ -87,21 +87,12 @@ impl MemoryRules {
                 format!("{address:#x}..{end:#x} does not lie inside one reservation"),
             ));
         }
-        if size > whole {
-            return Err(invalid(
-                call,
-                format!(
-                    "handle {} has {whole:#x} bytes, fewer than {size:#x}",
-                    handle.0
-                ),
-            ));
-        }
-        if size < whole {
+        if size != whole {
             return Err(unsupported(
                 call,
                 format!(
-                    "handle {} has {whole:#x} bytes, and {size:#x} of them were to be mapped; a \
-                     handle is mapped whole",
+                    "handle {} has {whole:#x} bytes, and {size:#x} were to be mapped; a handle is \
+                     mapped whole",
                     handle.0
                 ),
             ));

@@ -123,3 +123,24 @@ fn cupy_7678_a_limit_with_nothing_used_is_not_out_of_memory() {
         drop(block);
     }
 }
+
+#[test]
+fn all_that_is_free_and_completed_serves_one_request() {
+    // Free neighbours that different streams left, none of them as large as a handle.
+    let bench = Bench::new(32 * MIB);
+    let streams = [bench.stream(), bench.stream(), bench.stream()];
+    let mut blocks = Vec::new();
+    for round in 0..60 {
+        if let Ok(block) = bench
+            .pool
+            .allocate(400_000 + round * 1000, streams[round as usize % 3])
+        {
+            blocks.push(block);
+        }
+    }
+    drop(blocks);
+    bench.pool.synchronize().unwrap();
+    let whole = bench.allocate(32 * MIB, streams[1]);
+    drop(whole);
+    bench.check();
+}

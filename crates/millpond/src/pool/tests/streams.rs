@@ -24,6 +24,18 @@ fn steady_state_on_one_stream_calls_nothing() {
 }
 
 #[test]
+fn what_a_stream_takes_back_at_once_needs_no_marker() {
+    let bench = Bench::new(256 * MIB);
+    let (stream, other) = (bench.stream(), bench.stream());
+    let keep = bench.allocate(1, other);
+    for _ in 0..100 {
+        drop(bench.allocate(MIB - 256, stream));
+    }
+    assert_eq!(bench.pool.statistics().events_recorded, 0);
+    drop(keep);
+}
+
+#[test]
 fn memory_freed_on_a_stream_is_reused_there_before_it_is_completed() {
     let bench = Bench::new(64 * MIB);
     let stream = bench.stream();
