@@ -23,7 +23,7 @@ use crate::size::ByteSize;
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ReplayArgs {
-    /// The recordings; each is replayed on a device of its own.
+    /// The recordings; each is replayed with a pool of its own.
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
 

@@ -1,9 +1,9 @@
 //! What this machine has, and what a pool will do with it.
 //!
-//! - [`gather`]: opens the devices and asks them; [`machine`]: what the system says;
+//! - [`mod@gather`]: opens the devices and asks them; [`machine`]: what the system says;
 //!   [`probe`]: what the calls cost.
 //! - [`advice`]: what all that means, in words, by rules over the facts alone.
-//! - [`render`]: the report for people. Serialised, it is the JSON object of `--json`.
+//! - [`mod@render`]: the report for people. Serialised, it is the JSON object of `--json`.
 //!
 //! # Invariants
 //!
