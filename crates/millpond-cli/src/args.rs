@@ -2,9 +2,10 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::doctor::DoctorArgs;
 use crate::commands::replay::ReplayArgs;
 
-/// A GPU memory pool in stream order: replay recordings of real jobs against it.
+/// A GPU memory pool in stream order: look at this machine, replay recordings of real jobs.
 #[derive(Debug, Parser)]
 #[command(name = "millpond", version, about, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -15,5 +16,6 @@ pub(crate) struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Doctor(DoctorArgs),
     Replay(ReplayArgs),
 }

@@ -1,12 +1,13 @@
 //! The command line of millpond.
 //!
 //! - [`args`]: what can be said; [`commands`]: one file for each subcommand.
-//! - [`replay`]: a recording against the pool on a device.
+//! - [`doctor`]: what this machine has; [`replay`]: a recording against the pool on a device.
 //! - [`device`], [`size`]: devices, and sizes in bytes, as people write them.
 
 mod args;
 mod commands;
 mod device;
+mod doctor;
 mod replay;
 mod size;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         .without_time()
         .init();
     match cli.command {
+        Command::Doctor(args) => commands::doctor::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
     }
 }

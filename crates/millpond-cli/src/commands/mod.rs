@@ -1,3 +1,4 @@
 //! One file for each subcommand: its arguments and what it does.
 
+pub(crate) mod doctor;
 pub(crate) mod replay;

@@ -5,11 +5,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{Args, CommandFactory};
+use clap::Args;
 use millpond::device::CudaDevice;
 
-use crate::args::Cli;
 use crate::device::DeviceName;
 use crate::replay::{self, Outcome, Progress, ReplayError, Scale, Settings, prepare};
 use crate::size::ByteSize;
@@ -25,7 +23,7 @@ use crate::size::ByteSize;
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ReplayArgs {
-    /// The recordings; each is replayed on a device of its own.
+    /// The recordings; each is replayed with a pool of its own.
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
 
@@ -94,9 +92,8 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
         DeviceName::Cuda(_) if args.device_size.is_some() => {
             let message = "the memory of a GPU is what it is; --device-size is for host and sim, and \
                            --limit bounds what the pool takes";
-            let error = Cli::command().error(ErrorKind::ArgumentConflict, message);
             // If nobody can be told, the exit code still tells.
-            let _ = error.print();
+            let _ = writeln!(io::stderr().lock(), "error: {message}");
             return ExitCode::from(2);
         }
         DeviceName::Cuda(ordinal) => match CudaDevice::open(ordinal) {
