@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use millpond::device::Device;
 use millpond::device::host::HostDevice;
+use millpond::pool::Waits;
 use millpond_check::Shape;
 
-use super::{Kind, MIB};
+use super::{Kind, MIB, USUAL};
 
 const KIND: Kind = Kind {
     shape: Shape {
@@ -21,6 +22,8 @@ const KIND: Kind = Kind {
     },
     limit: 24 * MIB,
     streams_declared: false,
+    waits: Waits::Balanced,
+    reuse: USUAL,
 };
 
 fn host(recur: bool) -> impl Fn(u64) -> Arc<dyn Device> {
@@ -48,6 +51,16 @@ fn one_thread() {
 #[test]
 fn one_thread_with_failing_calls() {
     with(|shape| shape.faults = true).run_seeds(500, host(true));
+}
+
+#[test]
+fn memory_before_time() {
+    let threads = with(|shape| shape.threads = 4);
+    let memory_first = Kind {
+        waits: Waits::MemoryFirst,
+        ..threads
+    };
+    memory_first.run_seeds(300, host(false));
 }
 
 #[test]

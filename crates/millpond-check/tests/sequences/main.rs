@@ -12,9 +12,17 @@ use std::sync::Arc;
 
 use millpond::Pool;
 use millpond::device::Device;
+use millpond::pool::{ReusePolicies, Waits};
 use millpond_check::{Driver, FailedRun, RealPool, Report, Sequence, Shape};
 
 const MIB: u64 = 1 << 20;
+
+/// As a pool reuses memory if it is not told otherwise.
+const USUAL: ReusePolicies = ReusePolicies {
+    follow_event_dependencies: true,
+    allow_opportunistic: true,
+    allow_internal_dependencies: true,
+};
 
 /// A kind of sequences, and how the pool is built for them.
 struct Kind {
@@ -22,12 +30,17 @@ struct Kind {
     limit: u64,
     /// Whether the pool is promised that every stream's end is declared.
     streams_declared: bool,
+    waits: Waits,
+    reuse: ReusePolicies,
 }
 
 impl Kind {
     fn run(&self, device: Arc<dyn Device>, sequence: &Sequence) -> Result<Report, FailedRun> {
         let driver = Driver::new(device);
-        let builder = Pool::builder(driver.device()).limit(self.limit);
+        let builder = Pool::builder(driver.device())
+            .limit(self.limit)
+            .waits(self.waits)
+            .reuse_policies(self.reuse);
         let builder = if self.streams_declared {
             builder.streams_declared()
         } else {

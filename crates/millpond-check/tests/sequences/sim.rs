@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use millpond::device::Device;
 use millpond::device::sim::{SimDevice, SimDeviceBuilder};
+use millpond::pool::{ReusePolicies, Waits};
 use millpond_check::{Sequence, Shape};
 use proptest::test_runner::{Config, TestRunner};
 
-use super::{Kind, MIB, from_environment};
+use super::{Kind, MIB, USUAL, from_environment};
 
 const KIND: Kind = Kind {
     shape: Shape {
@@ -20,6 +21,8 @@ const KIND: Kind = Kind {
     },
     limit: 256 * MIB,
     streams_declared: false,
+    waits: Waits::Balanced,
+    reuse: USUAL,
 };
 
 fn sim(build: impl Fn(SimDeviceBuilder) -> SimDeviceBuilder) -> impl Fn(u64) -> Arc<dyn Device> {
@@ -105,6 +108,32 @@ fn sizes_that_share_handles() {
         })
     };
     small.run_seeds(300, sim(|device| device));
+}
+
+/// Policies decide when memory is used again, never whether that is safe.
+#[test]
+fn whatever_the_policy() {
+    for waits in [Waits::MemoryFirst, Waits::Balanced, Waits::TimeFirst] {
+        for policies in 0..8 {
+            let reuse = ReusePolicies {
+                follow_event_dependencies: policies & 1 > 0,
+                allow_opportunistic: policies & 2 > 0,
+                allow_internal_dependencies: policies & 4 > 0,
+            };
+            for threads in [1, 8] {
+                let kind = with(|shape| {
+                    shape.threads = threads;
+                    shape.faults = true;
+                });
+                let kind = Kind {
+                    waits,
+                    reuse,
+                    ..kind
+                };
+                kind.run_seeds(40, sim(|device| device.stream_values_recur(true)));
+            }
+        }
+    }
 }
 
 /// A long run: what is kept must not grow with what was done.
