@@ -5,7 +5,7 @@
 #
 # Runs the conformance suites and the device's own tests on the GPU, the acceptance programs, a
 # replay of each trace, and a part of it all under compute-sanitizer where that is installed. Needs
-# no Rust toolchain. Logs go to $OUT, or to a new directory. Ends with a line for each step, and
+# no Rust toolchain. Logs go to $MILLPOND_LOGS, or to a new directory. Ends with a line for each step, and
 # with an exit code that is not zero if one failed.
 #
 #   MILLPOND_ONLY=WORD   runs only the steps whose name contains the word
@@ -17,7 +17,7 @@ if [ $# -lt 1 ] || [ ! -x "$1/conformance" ]; then
 fi
 bundle=$(cd "$1" && pwd)
 shift
-logs=${OUT:-$(mktemp -d)}
+logs=${MILLPOND_LOGS:-$(mktemp -d)}
 mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 summary=()
@@ -64,6 +64,7 @@ if grep -q '1 ignored' "$logs"/a_GPU_is_there.log 2>/dev/null; then
     exit 1
 fi
 
+step "doctor" 60 "$bundle/millpond" doctor --device cuda:0
 step "conformance" 900 "$bundle/conformance" ::cuda --test-threads 1
 step "cuda device" 600 "$bundle/cuda_device" --test-threads 1
 for program in "$bundle"/gpu_*; do

@@ -18,9 +18,10 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 step "tests"
 cargo test --workspace --locked
 
-if [ -x scripts/test-examples.sh ]; then
-    step "examples"
-    scripts/test-examples.sh
-fi
+step "examples"
+scripts/test-examples.sh
+
+step "Python package"
+scripts/test-python.sh
 
 step "all of it holds"
