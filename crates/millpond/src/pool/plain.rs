@@ -4,6 +4,8 @@
 //! pieces of different allocations never make one range, and one goes back to the device only
 //! when it is wholly free.
 
+use std::sync::Once;
+
 use super::Inner;
 use super::error::Wall;
 use super::growth::Refused;
@@ -13,9 +15,23 @@ use crate::space::{ExtentId, GRAIN, align_up};
 
 const MIB: u64 = 1 << 20;
 
+/// Whether the process was told that it has plain memory.
+static TOLD: Once = Once::new();
+
 impl Inner {
     /// Grows the pool by one plain allocation that holds the request.
     pub(super) fn grow_plain(&self, need: &Need, within: u64) -> Result<Granted, Refused> {
+        TOLD.call_once(|| {
+            let reason = if self.device.capabilities().mapping {
+                "address space is short"
+            } else {
+                "the device cannot map memory"
+            };
+            tracing::warn!(
+                reason,
+                "pools take plain allocations, which cannot be put together"
+            );
+        });
         let limit = Refused {
             wall: Wall::LimitReached,
             error: None,
