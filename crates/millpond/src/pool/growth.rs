@@ -298,8 +298,8 @@ impl State {
     fn plan_at(&mut self, site: &Site, need: &Need, means: &Means) -> Result<Plan, Lack> {
         let missing = site.missing();
         let mut lack = Lack::Memory;
-        let below = self.take_neighbour(need, site.block, site.back_from);
-        let above = self.take_neighbour(need, site.back_to, site.block + need.size);
+        let below = self.take_neighbour(site.block, site.back_from);
+        let above = self.take_neighbour(site.back_to, site.block + need.size);
         let mut plan = Plan {
             block: site.block,
             back_from: site.back_from,
@@ -419,7 +419,7 @@ impl State {
     }
 
     /// Takes what is free at `start..end`, which is empty or lies beside a gap.
-    fn take_neighbour(&mut self, _: &Need, start: u64, end: u64) -> Option<Claim> {
+    fn take_neighbour(&mut self, start: u64, end: u64) -> Option<Claim> {
         if start >= end {
             return None;
         }
