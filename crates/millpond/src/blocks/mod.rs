@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::hash_map::Entry;
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -78,8 +80,16 @@ impl Blocks {
         self.by_address.get_mut(&address)
     }
 
-    pub(crate) fn remove(&mut self, address: u64) -> Option<BlockRecord> {
-        let record = self.by_address.remove(&address)?;
+    /// Takes the record of the block at an address out; with a serial number, only if it is still
+    /// the block's.
+    pub(crate) fn remove(&mut self, address: u64, serial: Option<u64>) -> Option<BlockRecord> {
+        let Entry::Occupied(entry) = self.by_address.entry(address) else {
+            return None;
+        };
+        if serial.is_some_and(|serial| serial != entry.get().serial) {
+            return None;
+        }
+        let record = entry.remove();
         self.live_bytes -= record.requested;
         self.live_rounded -= record.size;
         Some(record)

@@ -45,7 +45,7 @@ pub(crate) use ends::{End, Ends};
 pub(crate) use events::{EventPool, PooledEvent};
 
 /// A stream that the pool knows, by its slot.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct StreamIndex(pub(crate) u32);
 
 impl StreamIndex {
@@ -171,6 +171,8 @@ pub(crate) struct Order {
     by_key: FxHashMap<StreamKey, StreamIndex>,
     user_events: FxHashMap<EventId, Clock>,
     alive: usize,
+    /// The stream that was asked for last: most often it is the next one as well.
+    recent: StreamIndex,
 }
 
 /// The share of the live bytes that may be freed on a stream before a marker is recorded: one per
@@ -185,7 +187,8 @@ const MARKER_FLOOR: u64 = 1 << 20;
 impl Order {
     /// The slot of a stream, which gets one if it has none.
     pub(crate) fn stream(&mut self, key: StreamKey) -> StreamIndex {
-        if let Some(&index) = self.by_key.get(&key) {
+        if let Some(index) = self.known(key) {
+            self.recent = index;
             return index;
         }
         let vacant = self.timelines.iter().position(|t| t.life == Life::Vacant);
@@ -214,6 +217,10 @@ impl Order {
 
     /// The slot of a stream that the pool already knows.
     pub(crate) fn known(&self, key: StreamKey) -> Option<StreamIndex> {
+        let recent = self.timelines.get(self.recent.slot());
+        if recent.is_some_and(|t| t.key == key && t.life == Life::Alive) {
+            return Some(self.recent);
+        }
         self.by_key.get(&key).copied()
     }
 

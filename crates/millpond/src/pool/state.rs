@@ -94,8 +94,8 @@ impl State {
     /// The slot of a stream. A stream under a handle value that stood for another one before
     /// takes nothing over from it: that one is gone.
     pub(super) fn stream(&mut self, key: StreamKey) -> StreamIndex {
-        if let Some(known) = self.order.known(key) {
-            return known;
+        if self.order.known(key).is_some() {
+            return self.order.stream(key);
         }
         if key.stream != crate::device::StreamId::PER_THREAD
             && let Some(predecessor) = self.order.predecessor(key)
@@ -264,12 +264,8 @@ impl State {
         address: u64,
         serial: Option<u64>,
     ) -> Result<MarkerRequests, BlockError> {
-        let record = self.blocks.get(address);
-        if record.is_none_or(|r| serial.is_some_and(|serial| serial != r.serial)) {
+        let Some(record) = self.blocks.remove(address, serial) else {
             return Err(self.block_error(address));
-        }
-        let Some(record) = self.blocks.remove(address) else {
-            return Err(BlockError::NotLive { address });
         };
         let live = self.blocks.live_bytes();
         let mut ends = Ends::default();
