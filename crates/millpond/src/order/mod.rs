@@ -188,7 +188,6 @@ impl Order {
     /// The slot of a stream, which gets one if it has none.
     pub(crate) fn stream(&mut self, key: StreamKey) -> StreamIndex {
         if let Some(index) = self.known(key) {
-            self.recent = index;
             return index;
         }
         let vacant = self.timelines.iter().position(|t| t.life == Life::Vacant);
@@ -216,12 +215,13 @@ impl Order {
     }
 
     /// The slot of a stream that the pool already knows.
-    pub(crate) fn known(&self, key: StreamKey) -> Option<StreamIndex> {
+    pub(crate) fn known(&mut self, key: StreamKey) -> Option<StreamIndex> {
         let recent = self.timelines.get(self.recent.slot());
         if recent.is_some_and(|t| t.key == key && t.life == Life::Alive) {
             return Some(self.recent);
         }
-        self.by_key.get(&key).copied()
+        self.recent = *self.by_key.get(&key)?;
+        Some(self.recent)
     }
 
     /// The stream's key under the same handle value but another identity, if the pool knows one:

@@ -94,8 +94,8 @@ impl State {
     /// The slot of a stream. A stream under a handle value that stood for another one before
     /// takes nothing over from it: that one is gone.
     pub(super) fn stream(&mut self, key: StreamKey) -> StreamIndex {
-        if self.order.known(key).is_some() {
-            return self.order.stream(key);
+        if let Some(known) = self.order.known(key) {
+            return known;
         }
         if key.stream != crate::device::StreamId::PER_THREAD
             && let Some(predecessor) = self.order.predecessor(key)
