@@ -5,10 +5,12 @@
 pub mod device;
 pub mod pool;
 
+mod backing;
 mod blocks;
 mod mapping;
 mod order;
 mod pages;
+mod small;
 mod space;
 
 pub use pool::{AllocError, Block, BlockError, Pool, PoolError, Request, Statistics};

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! 1. Every taken extent that was handed out has one record, and every record names one.
+//! 1. All memory that was handed out has one record, and every record's memory is taken.
 //! 2. A record's serial number is its own for ever: a handle of a block that was freed never
 //!    matches the block that has its address now.
 
@@ -16,10 +16,19 @@ use smallvec::SmallVec;
 use crate::order::StreamIndex;
 use crate::space::ExtentId;
 
+/// Where a block stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// By itself in mapped memory.
+    Backed,
+    /// In a region of small blocks.
+    Small(ExtentId),
+}
+
 /// A live block.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockRecord {
-    pub(crate) extent: ExtentId,
+    pub(crate) place: Place,
     /// Bytes asked for.
     pub(crate) requested: u64,
     /// Bytes taken.
@@ -47,7 +56,7 @@ impl Blocks {
     pub(crate) fn add(
         &mut self,
         address: u64,
-        extent: ExtentId,
+        place: Place,
         requested: u64,
         size: u64,
         owner: StreamIndex,
@@ -56,7 +65,7 @@ impl Blocks {
         self.next_serial += 1;
         let users = SmallVec::new();
         let record = BlockRecord {
-            extent,
+            place,
             requested,
             size,
             serial,

@@ -35,17 +35,17 @@ impl Ends {
         }
     }
 
-    /// Keeps the ends that `keep` wants.
-    pub(crate) fn retain(&mut self, mut keep: impl FnMut(End) -> bool) {
-        self.0.retain(|end| keep(*end));
+    /// The end, if there is just one.
+    pub(crate) fn only_end(&self) -> Option<End> {
+        match self.0.as_slice() {
+            [end] => Some(*end),
+            _ => None,
+        }
     }
 
     /// The stream, if all ends are on one.
     pub(crate) fn only_stream(&self) -> Option<StreamIndex> {
-        match self.0.as_slice() {
-            [end] => Some(end.stream),
-            _ => None,
-        }
+        self.only_end().map(|end| end.stream)
     }
 }
 

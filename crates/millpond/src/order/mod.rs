@@ -292,6 +292,26 @@ impl Order {
             .all(|end| self.is_before_by(end, asker, reasons))
     }
 
+    /// Whether nobody will have to wait for, or ask after, one of these pasts and not the other.
+    pub(crate) fn alike(&self, one: &Ends, other: &Ends) -> bool {
+        match (one.only_end(), other.only_end()) {
+            (Some(a), Some(b)) if a.stream == b.stream => {
+                !self.is_shared() || self.covering(a) == self.covering(b)
+            }
+            _ => one == other,
+        }
+    }
+
+    /// How many markers stand before the one that covers an end: none for what is completed.
+    fn covering(&self, end: End) -> usize {
+        let timeline = &self.timelines[end.stream.slot()];
+        if timeline.done >= end.position {
+            return 0;
+        }
+        let markers = &timeline.markers;
+        1 + markers.partition_point(|marker| marker.position < end.position)
+    }
+
     /// Whether nothing uses a range with these ends any more, as the host has seen.
     pub(crate) fn completed(&self, ends: &Ends) -> bool {
         ends.iter().all(|end| self.is_completed(end))

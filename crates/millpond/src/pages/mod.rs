@@ -1,15 +1,12 @@
-//! Physical handles: which exist, how large, which of them back nothing at the moment, and how
-//! many more there may be.
+//! Physical handles: how large new ones are, and how many more bytes there may be.
 //!
-//! # Invariants
+//! # Invariant
 //!
-//! 1. `reserved` is the sum of the sizes of all handles, plus what was promised to calls that are
-//!    creating handles at this moment; it never passes the limit.
-//! 2. A handle is spare exactly if no mapping names it.
+//! `reserved` is the sum of the sizes of all handles and plain allocations, plus what was promised
+//! to calls that are creating some at this moment; it never passes the limit that held when the
+//! promise was made.
 
 #![forbid(unsafe_code)]
-
-use std::collections::BTreeSet;
 
 use crate::device::HandleId;
 
@@ -20,12 +17,22 @@ pub(crate) struct Handle {
     pub(crate) id: HandleId,
 }
 
-/// Bytes; the smallest and the largest handle that the ladder gives, where a request does not need
-/// less. Mapping costs per handle, waste is per handle too.
-const SMALLEST: u64 = 8 << 20;
-const LARGEST: u64 = 256 << 20;
+/// Where the pool keeps what it knows of a handle.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct HandleSlot(pub(crate) usize);
 
-/// The pool's handles.
+/// The sizes that new handles have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ladder {
+    /// How many handles a request of middling size is made of.
+    pub(crate) parts: u64,
+    /// Bytes; a power of two.
+    pub(crate) smallest: u64,
+    /// Bytes; a power of two.
+    pub(crate) largest: u64,
+}
+
+/// How much memory there is, and how much there may be.
 #[derive(Debug)]
 pub(crate) struct Pages {
     granularity: u64,
@@ -35,8 +42,6 @@ pub(crate) struct Pages {
     promised: u64,
     /// The highest `reserved - promised`.
     peak_reserved: u64,
-    handles: u64,
-    spare: BTreeSet<Handle>,
 }
 
 impl Pages {
@@ -47,8 +52,6 @@ impl Pages {
             reserved: 0,
             promised: 0,
             peak_reserved: 0,
-            handles: 0,
-            spare: BTreeSet::new(),
         }
     }
 
@@ -68,26 +71,18 @@ impl Pages {
         self.peak_reserved
     }
 
-    pub(crate) fn handles(&self) -> u64 {
-        self.handles
-    }
-
-    /// Bytes in spare handles.
-    pub(crate) fn spare_bytes(&self) -> u64 {
-        self.spare.iter().map(|handle| handle.size).sum()
-    }
-
     /// Bytes that may still be created within the limit, and within so many reserved bytes.
     pub(crate) fn headroom(&self, within: u64) -> u64 {
         self.limit.min(within).saturating_sub(self.reserved)
     }
 
     /// The sizes of new handles that together are at least `bytes`, for a request of `request`
-    /// bytes: a power of two near a quarter of the request, and the last one just as large as
+    /// bytes, which are as many as they must be: powers of two, and the last one just as large as
     /// needed.
-    pub(crate) fn ladder(&self, bytes: u64, request: u64) -> Vec<u64> {
-        let quarter = (request / 4).checked_next_power_of_two().unwrap_or(LARGEST);
-        let step = quarter.clamp(SMALLEST, LARGEST).max(self.granularity);
+    pub(crate) fn ladder(&self, ladder: &Ladder, bytes: u64, request: u64) -> Vec<u64> {
+        let part = (request / ladder.parts).checked_next_power_of_two();
+        let part = part.unwrap_or(ladder.largest);
+        let step = part.clamp(ladder.smallest, ladder.largest).max(self.granularity);
         let mut sizes = Vec::new();
         let mut left = bytes;
         while left > 0 {
@@ -98,16 +93,10 @@ impl Pages {
         sizes
     }
 
-    /// Promises bytes to somebody who is about to create handles.
+    /// Promises bytes to somebody who is about to create them.
     pub(crate) fn promise(&mut self, bytes: u64) {
         self.reserved += bytes;
         self.promised += bytes;
-    }
-
-    /// Handles were created, out of what was promised.
-    pub(crate) fn created(&mut self, handles: &[Handle]) {
-        self.handles += handles.len() as u64;
-        self.kept_promise(handles.iter().map(|handle| handle.size).sum());
     }
 
     /// Promised bytes exist now.
@@ -122,48 +111,9 @@ impl Pages {
         self.promised -= bytes;
     }
 
-    /// Bytes that were no handle's went back to the device.
+    /// Bytes went back to the device.
     pub(crate) fn returned(&mut self, bytes: u64) {
         self.reserved -= bytes;
-    }
-
-    /// Handles went back to the device.
-    pub(crate) fn released(&mut self, handle: Handle) {
-        self.reserved -= handle.size;
-        self.handles -= 1;
-    }
-
-    /// A handle backs nothing any more.
-    pub(crate) fn put_spare(&mut self, handle: Handle) {
-        self.spare.insert(handle);
-    }
-
-    /// Takes spare handles for `bytes` bytes, as far as they go: the largest that are not larger
-    /// than what is missing, and one that is larger for the rest. They may come to more.
-    pub(crate) fn take_spare(&mut self, bytes: u64) -> Vec<Handle> {
-        let mut taken = Vec::new();
-        let mut missing = bytes;
-        while missing > 0 {
-            let after = Handle {
-                size: missing + 1,
-                id: HandleId(0),
-            };
-            let next = self
-                .spare
-                .range(..after)
-                .next_back()
-                .or_else(|| self.spare.first());
-            let Some(&handle) = next else { break };
-            self.spare.remove(&handle);
-            missing = missing.saturating_sub(handle.size);
-            taken.push(handle);
-        }
-        taken
-    }
-
-    /// Takes all spare handles.
-    pub(crate) fn take_all_spare(&mut self) -> Vec<Handle> {
-        std::mem::take(&mut self.spare).into_iter().collect()
     }
 
     /// Sets the limit; what exists beyond it stays until it is trimmed.
@@ -186,30 +136,15 @@ mod tests {
     #[test]
     fn the_ladder_follows_the_request_and_ends_exactly() {
         let pages = Pages::new(2 * MIB, u64::MAX);
-        assert_eq!(pages.ladder(1, 1), [2 * MIB]);
-        assert_eq!(pages.ladder(7 * MIB, 7 * MIB), [8 * MIB]);
-        assert_eq!(
-            pages.ladder(21 * MIB, 21 * MIB),
-            [8 * MIB, 8 * MIB, 6 * MIB]
-        );
-        assert_eq!(
-            pages.ladder(600 * MIB, 4096 * MIB),
-            [256 * MIB, 256 * MIB, 88 * MIB]
-        );
-    }
-
-    #[test]
-    fn spare_handles_are_taken_largest_first_without_needless_excess() {
-        let mut pages = Pages::new(2 * MIB, u64::MAX);
-        for (id, size) in [2, 8, 32].into_iter().enumerate() {
-            pages.put_spare(Handle {
-                size: size * MIB,
-                id: HandleId(id as u64),
-            });
-        }
-        let sizes = |handles: Vec<Handle>| handles.iter().map(|h| h.size / MIB).collect::<Vec<_>>();
-        assert_eq!(sizes(pages.take_spare(9 * MIB)), [8, 2]);
-        assert_eq!(sizes(pages.take_spare(9 * MIB)), [32]);
-        assert_eq!(sizes(pages.take_spare(9 * MIB)), [0_u64; 0]);
+        let quarters = Ladder {
+            parts: 4,
+            smallest: 8 * MIB,
+            largest: 256 * MIB,
+        };
+        let sizes = |bytes, request| pages.ladder(&quarters, bytes, request);
+        assert_eq!(sizes(1, 1), [2 * MIB]);
+        assert_eq!(sizes(7 * MIB, 7 * MIB), [8 * MIB]);
+        assert_eq!(sizes(21 * MIB, 21 * MIB), [8 * MIB, 8 * MIB, 6 * MIB]);
+        assert_eq!(sizes(600 * MIB, 4096 * MIB), [256 * MIB, 256 * MIB, 88 * MIB]);
     }
 }

@@ -2,18 +2,19 @@
 //! nothing helps.
 //!
 //! 1. What other streams have finished meanwhile.
-//! 2. New handles, within the budget that [`Waits`](super::Waits) sets.
+//! 2. Free memory put together by mapping it where the request fits, and new handles within the
+//!    budget that [`Setting`](super::Setting) sets; if that is not enough, new handles within the
+//!    budget that [`Waits`](super::Waits) sets.
 //! 3. A wait in the asking stream, for memory that another one is not done with.
 //! 4. New handles, within the limit.
-//! 5. The handles of wholly free ranges, moved to where the request fits.
-//! 6. Waiting on the host for pending memory, one event at a time, trying again after each.
+//! 5. Waiting on the host for pending memory, one event at a time, trying again after each.
 
 use std::sync::PoisonError;
 
 use super::Inner;
 use super::error::{AllocError, OutOfMemory, Wall};
-use super::growth::Refused;
-use super::state::{Granted, Need};
+use super::growth::{Means, Refused};
+use super::state::{Claim, Granted, Need};
 use super::streams::Marking;
 use crate::device::{DeviceError, Status};
 use crate::order::End;
@@ -23,60 +24,92 @@ impl Inner {
         if need.size > self.most_there_can_be() {
             return Err(self.out_of_memory(&need, Wall::NeverFits, None));
         }
-        let (budget, shared) = {
-            let state = self.lock();
-            (state.budget(self.waits), state.order.is_shared())
-        };
-        if shared {
-            if self.reuse.allow_opportunistic {
-                // What was freed last may have no marker yet, and be completed all the same.
-                self.observe(Marking::Harmless);
-            }
-            if let Some(granted) = self.claim_now(&need) {
-                return Ok(granted);
-            }
+        let mut found = self.find_memory(&need);
+        if found.is_err() && need.small {
+            // There is no room for a region of small blocks, but there may be for this one.
+            let alone = Need {
+                small: false,
+                ..need
+            };
+            found = self.find_memory(&alone);
         }
-        let mut refused = match self.grow(&need, false, budget) {
-            Ok(granted) => return Ok(granted),
+        let refused = match found {
+            Ok(claim) => return Ok(self.lock().hand_out(&need, &claim)),
             Err(refused) => refused,
         };
-        if shared
-            && self.reuse.allow_internal_dependencies
-            && let Some(granted) = self.claim_after_waits(&need, &mut refused)
-        {
-            return Ok(granted);
-        }
-        if budget < u64::MAX {
-            refused = match self.grow(&need, false, u64::MAX) {
-                Ok(granted) => return Ok(granted),
-                Err(refused) => refused,
-            };
-        }
-        self.observe(Marking::All);
-        loop {
-            self.lock().gather_completed();
-            if let Some(granted) = self.claim_now(&need) {
-                return Ok(granted);
-            }
-            match self.grow(&need, true, u64::MAX) {
-                Ok(granted) => return Ok(granted),
-                Err(again) => refused.replace(again),
-            }
-            match self.await_something() {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
-                    refused.error = Some(error);
-                    break;
-                }
-            }
-        }
         match refused.error {
             Some(error) if error.status != Status::OUT_OF_MEMORY => Err(AllocError::Device {
                 requested: need.requested,
                 error,
             }),
             error => Err(self.out_of_memory(&need, refused.wall, error)),
+        }
+    }
+
+    fn find_memory(&self, need: &Need) -> Result<Claim, Refused> {
+        let (budget, waits_budget, shared) = {
+            let state = self.lock();
+            (
+                state.creation_budget(self.setting, need.wanted().size),
+                state.waits_budget(self.waits),
+                state.order.is_shared(),
+            )
+        };
+        if shared {
+            if self.reuse.allow_opportunistic {
+                // What was freed last may have no marker yet, and be completed all the same.
+                self.observe(Marking::Harmless);
+            }
+            if let Some(claim) = self.lock().claim_usable(need) {
+                return Ok(claim);
+            }
+        }
+        let may_wait = shared && self.reuse.allow_internal_dependencies;
+        let mut means = Means {
+            freed_until: 0,
+            budget,
+            within: if may_wait { waits_budget } else { u64::MAX },
+        };
+        let mut refused = match self.grow(need, means) {
+            Ok(claim) => return Ok(claim),
+            Err(refused) => refused,
+        };
+        if may_wait && let Some(claim) = self.claim_after_waits(need, budget, &mut refused) {
+            return Ok(claim);
+        }
+        if means.within < u64::MAX {
+            means.within = u64::MAX;
+            refused = match self.grow(need, means) {
+                Ok(claim) => return Ok(claim),
+                Err(refused) => refused,
+            };
+        }
+        self.observe(Marking::All);
+        loop {
+            let claim = {
+                let mut state = self.lock();
+                state.give_up_kept_region();
+                state.gather_completed(need);
+                state.claim_usable(need)
+            };
+            if let Some(claim) = claim {
+                return Ok(claim);
+            }
+            match self.grow(need, means) {
+                Ok(claim) => return Ok(claim),
+                Err(again) => refused.replace(again),
+            }
+            if self.give_back_plain() {
+                continue;
+            }
+            match self.await_something() {
+                Ok(true) => {}
+                Ok(false) => return Err(refused),
+                Err(error) => {
+                    refused.error = Some(error);
+                    return Err(refused);
+                }
+            }
         }
     }
 
@@ -88,23 +121,44 @@ impl Inner {
         whole - whole % capabilities.granularity
     }
 
-    fn claim_now(&self, need: &Need) -> Option<Granted> {
-        let mut state = self.lock();
-        let claim = state.claim_usable(need)?;
-        Some(state.hand_out(need, claim.extent))
-    }
-
     /// Takes memory that other streams are not done with, and lets the asking stream wait for
-    /// them.
-    fn claim_after_waits(&self, need: &Need, refused: &mut Refused) -> Option<Granted> {
-        let claim = self.lock().claim_any(need)?;
+    /// them: that which was freed first, be it in one place or put together.
+    fn claim_after_waits(&self, need: &Need, budget: u64, refused: &mut Refused) -> Option<Claim> {
+        let (claim, built) = {
+            let mut state = self.lock();
+            if let Some(claim) = state.claim_any_small(need) {
+                (Some(claim), None)
+            } else {
+                let place = state.oldest_place(need);
+                let built = state.oldest_growth(need, self.setting.ladder(), budget);
+                match (place, built) {
+                    (Some((place, until)), built) if built.is_none_or(|built| until <= built) => {
+                        (Some(state.take(need, place)), None)
+                    }
+                    (_, built) => (None, built),
+                }
+            }
+        };
+        if let Some(until) = built {
+            let means = Means {
+                freed_until: until,
+                budget,
+                within: 0,
+            };
+            return match self.grow(need, means) {
+                Ok(claim) => Some(claim),
+                Err(again) => {
+                    refused.replace(again);
+                    None
+                }
+            };
+        }
+        let claim = claim?;
         let missing: Vec<End> = claim.ends.iter().collect();
-        let waited = self.insert_waits(need.key, &missing);
-        let mut state = self.lock();
-        match waited {
-            Ok(()) => Some(state.hand_out(need, claim.extent)),
+        match self.insert_waits(need.key, &missing) {
+            Ok(()) => Some(claim),
             Err(error) => {
-                state.unclaim(claim);
+                self.lock().unclaim(claim);
                 refused.error = Some(error);
                 None
             }
@@ -133,8 +187,7 @@ impl Inner {
         let device_free = self.device.memory_info().ok().map(|info| info.free);
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let statistics = state.statistics();
-        let sizes = state.extents.free().map(|id| state.extents.get(id).size);
-        let largest_free = sizes.max().unwrap_or(0);
+        let largest_free = state.backing.longest_free();
         let wall = match wall {
             Wall::LimitReached if statistics.free_bytes >= need.size => Wall::InPieces,
             wall => wall,

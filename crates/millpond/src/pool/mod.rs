@@ -27,7 +27,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
-pub use policy::{ReusePolicies, Waits};
+pub use policy::{ReusePolicies, Setting, Waits};
 pub use statistics::Statistics;
 
 use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, StreamId};
@@ -54,6 +54,7 @@ struct Inner {
     grants: Vec<AccessGrant>,
     /// Whether the device is asked which stream a handle value stands for.
     identify_streams: bool,
+    setting: Setting,
     waits: Waits,
     reuse: ReusePolicies,
     state: Mutex<State>,
@@ -81,6 +82,7 @@ pub struct PoolBuilder {
     device: Arc<dyn Device>,
     limit: u64,
     streams_declared: bool,
+    setting: Setting,
     waits: Waits,
     reuse: ReusePolicies,
 }
@@ -90,6 +92,13 @@ impl PoolBuilder {
     #[must_use]
     pub fn limit(mut self, bytes: u64) -> PoolBuilder {
         self.limit = bytes;
+        self
+    }
+
+    /// Chooses how dear memory is against the driver's time. Without it: [`Setting::Balanced`].
+    #[must_use]
+    pub fn setting(mut self, setting: Setting) -> PoolBuilder {
+        self.setting = setting;
         self
     }
 
@@ -142,6 +151,7 @@ impl PoolBuilder {
             events,
             grants,
             identify_streams,
+            setting: self.setting,
             waits: self.waits,
             reuse: self.reuse,
             state,
@@ -185,6 +195,7 @@ impl Pool {
             device,
             limit: u64::MAX,
             streams_declared: false,
+            setting: Setting::default(),
             waits: Waits::default(),
             reuse: ReusePolicies::default(),
         }
@@ -217,16 +228,19 @@ impl Pool {
         let device_failed = |error| AllocError::Device { requested, error };
         let key = self.inner.stream_key(stream).map_err(device_failed)?;
         let mut state = self.inner.lock();
+        let size = align_up(requested.max(1), GRAIN).unwrap_or(u64::MAX);
+        let alignment = alignment.max(GRAIN);
         let need = Need {
             requested,
-            size: align_up(requested.max(1), GRAIN).unwrap_or(u64::MAX),
-            alignment: alignment.max(GRAIN),
+            size,
+            alignment,
+            small: Need::is_small(size, alignment),
             key,
             stream: state.stream(key),
             reasons: self.inner.reasons(),
         };
         let granted = match state.claim_usable(&need) {
-            Some(claim) => state.hand_out(&need, claim.extent),
+            Some(claim) => state.hand_out(&need, &claim),
             None => {
                 // The slot stays the stream's until the block itself names it.
                 state.order.name(need.stream);

@@ -9,9 +9,10 @@ use std::sync::Once;
 use super::Inner;
 use super::error::Wall;
 use super::growth::Refused;
-use super::state::{Granted, Need, State};
-use crate::device::Status;
-use crate::space::{ExtentId, GRAIN, align_up};
+use super::state::{Claim, Need};
+use crate::device::{HandleId, Status};
+use crate::pages::Handle;
+use crate::space::{GRAIN, align_up};
 
 const MIB: u64 = 1 << 20;
 
@@ -20,7 +21,7 @@ static TOLD: Once = Once::new();
 
 impl Inner {
     /// Grows the pool by one plain allocation that holds the request.
-    pub(super) fn grow_plain(&self, need: &Need, within: u64) -> Result<Granted, Refused> {
+    pub(super) fn grow_plain(&self, need: &Need, within: u64) -> Result<Claim, Refused> {
         TOLD.call_once(|| {
             let reason = if self.device.capabilities().mapping {
                 "address space is short"
@@ -41,7 +42,7 @@ impl Inner {
         } else {
             0
         };
-        let Some(least) = need.size.checked_add(padding) else {
+        let Some(least) = need.wanted().size.checked_add(padding) else {
             return Err(limit);
         };
         let wanted = if least <= MIB {
@@ -67,10 +68,14 @@ impl Inner {
             match allocated {
                 Ok(address) => {
                     state.pages.kept_promise(size);
-                    let whole = state.add_plain(address, size);
+                    let handle = Handle {
+                        size,
+                        id: HandleId(0),
+                    };
+                    state.backing.add_plain(handle, address, &need.fresh());
                     // It is aligned to the grain at least (contract: `allocate`).
                     let block = align_up(address, need.alignment).unwrap_or(address);
-                    return Ok(state.cut_out(need, whole, block));
+                    return Ok(state.take(need, block));
                 }
                 Err(error) => {
                     state.pages.broken_promise(size);
@@ -91,22 +96,5 @@ impl Inner {
             }
         }
         Err(refused)
-    }
-}
-
-impl State {
-    /// Takes a plain allocation up, taken.
-    pub(super) fn add_plain(&mut self, address: u64, size: u64) -> ExtentId {
-        self.reservations.add(address, size);
-        self.reservations.claim(address, address + size);
-        self.plain.insert(address, size);
-        self.extents.insert_taken(address, size, false, false)
-    }
-
-    /// Forgets a plain allocation, which is one taken extent.
-    pub(super) fn remove_plain(&mut self, address: u64, extent: ExtentId) {
-        self.extents.remove_taken(extent);
-        self.reservations.remove(address);
-        self.plain.remove(&address);
     }
 }

@@ -3,6 +3,7 @@
 //! None of this decides whether a use is safe; that is `order`'s alone.
 
 use super::state::State;
+use crate::pages::Ladder;
 
 /// What the pool does when nothing free is ordered before a request, but something free could be
 /// after a wait: wait, or take more memory.
@@ -47,12 +48,62 @@ impl Default for ReusePolicies {
     }
 }
 
+/// How dear memory is against the driver's time: how large handles are, and how much the pool may
+/// have beyond what was ever live before it puts together what is free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Setting {
+    /// Memory is plentiful: few large handles, and 3 % or 64 MiB more than was ever live.
+    Plentiful,
+    /// Half as many handles as [`Setting::Balanced`].
+    Fast,
+    /// A handle for a quarter of a request, of 8 to 256 MiB, and 1 % or 8 MiB more than was ever
+    /// live.
+    #[default]
+    Balanced,
+    /// Twice as many handles as [`Setting::Balanced`].
+    Tight,
+}
+
+const MIB: u64 = 1 << 20;
+
+impl Setting {
+    pub(super) fn ladder(self) -> Ladder {
+        let (parts, smallest, largest) = match self {
+            Setting::Plentiful => (1, 64, 512),
+            Setting::Fast => (2, 16, 256),
+            Setting::Balanced => (4, 8, 256),
+            Setting::Tight => (8, 4, 256),
+        };
+        Ladder {
+            parts,
+            smallest: smallest * MIB,
+            largest: largest * MIB,
+        }
+    }
+
+    /// Bytes that the pool may have when `live` were live at most, before it looks for free ones.
+    fn budget(self, live: u64) -> u64 {
+        let slack = match self {
+            Setting::Plentiful => (live / 100 * 3).max(64 * MIB),
+            Setting::Fast | Setting::Balanced | Setting::Tight => (live / 100).max(8 * MIB),
+        };
+        live.saturating_add(slack)
+    }
+}
+
 /// Bytes above what was ever live below which [`Waits::Balanced`] never waits.
 const BALANCED_FLOOR: u64 = 16 << 20;
 
 impl State {
+    /// Bytes up to which the pool creates handles where that is the cheapest, for a request of so
+    /// many.
+    pub(super) fn creation_budget(&self, setting: Setting, size: u64) -> u64 {
+        let live = self.blocks.live_bytes().saturating_add(size);
+        setting.budget(live.max(self.blocks.most_live()))
+    }
+
     /// Bytes up to which the pool grows before it lets a stream wait.
-    pub(super) fn budget(&self, waits: Waits) -> u64 {
+    pub(super) fn waits_budget(&self, waits: Waits) -> u64 {
         let most_live = self.blocks.most_live();
         let slack = match waits {
             Waits::MemoryFirst => (most_live / 50).max(self.blocks.largest_request()),

@@ -4,20 +4,19 @@
 //!
 //! # Invariants
 //!
-//! 1. Every taken extent is a live block, or claimed by a call that is under way (growth, a move,
-//!    a wait being inserted), or stranded.
-//! 2. Extents cover exactly what is mapped, and claimed address space is exactly what is mapped,
-//!    being mapped, or stranded.
-
-use std::collections::BTreeMap;
+//! 1. Memory that is not free is a live block's, a region's of small blocks, or claimed by a call
+//!    that is under way (growth, a wait being inserted, a trim).
+//! 2. Claimed address space is exactly what is mapped, being mapped, or stranded.
 
 use smallvec::SmallVec;
 
 use super::error::BlockError;
-use crate::mapping::{Mapping, Mappings};
-use crate::order::{Ends, MarkerRequest, Order, Reasons, StreamIndex, StreamKey};
-use crate::pages::Pages;
-use crate::space::{ExtentId, Extents, Reservations, Silo, align_up};
+use crate::backing::{Backing, Wanted};
+use crate::blocks::{Blocks, Place};
+use crate::mapping::Mapping;
+use crate::order::{End, Ends, MarkerRequest, Order, Reasons, StreamIndex, StreamKey};
+use crate::pages::{HandleSlot, Pages};
+use crate::small::{self, EmptyRegion, REGION, Small};
 
 /// A request, with its size rounded to the grain.
 #[derive(Clone, Copy, Debug)]
@@ -28,12 +27,39 @@ pub(super) struct Need {
     pub(super) key: StreamKey,
     pub(super) stream: StreamIndex,
     pub(super) reasons: Reasons,
+    /// Whether it is to stand in a region of small blocks.
+    pub(super) small: bool,
+}
+
+impl Need {
+    /// Whether a request of this size and alignment is usually a small one.
+    pub(super) fn is_small(size: u64, alignment: u64) -> bool {
+        size < small::SMALL && alignment <= small::SMALL
+    }
+
+    /// What has to be found for it in mapped memory.
+    pub(super) fn wanted(&self) -> Wanted {
+        Wanted {
+            size: if self.small { REGION } else { self.size },
+            alignment: self.alignment,
+        }
+    }
+
+    /// The past of memory that nobody has used yet, and that is the asking stream's first.
+    pub(super) fn fresh(&self) -> Ends {
+        Ends::from(End {
+            stream: self.stream,
+            position: 0,
+        })
+    }
 }
 
 /// Memory that was taken for a request, and the ends that its earlier uses had.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
-    pub(super) extent: ExtentId,
+    address: u64,
+    size: u64,
+    place: Place,
     pub(super) ends: Ends,
 }
 
@@ -54,25 +80,17 @@ pub(super) struct Counters {
     pub(super) event_queries: u64,
 }
 
-/// A run of neighbouring free extents.
-struct Run {
-    first: ExtentId,
-    start: u64,
-    length: u64,
-}
-
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) order: Order,
-    pub(super) extents: Extents,
-    pub(super) reservations: Reservations,
-    pub(super) mappings: Mappings,
+    pub(super) backing: Backing,
+    pub(super) small: Small,
     pub(super) pages: Pages,
-    pub(super) blocks: crate::blocks::Blocks,
-    /// Plain allocations (no mapping): address and size.
-    pub(super) plain: BTreeMap<u64, u64>,
-    /// Mappings that could not be taken away (see `mapping`).
-    pub(super) stranded: Vec<Mapping>,
+    pub(super) blocks: Blocks,
+    /// Mappings that could not be taken away (see `mapping`); their handles are pinned.
+    pub(super) stranded: Vec<(Mapping, HandleSlot)>,
+    /// Whether the last wish for more address space was refused.
+    pub(super) addresses_short: bool,
     pub(super) counters: Counters,
 }
 
@@ -80,13 +98,12 @@ impl State {
     pub(super) fn new(pages: Pages) -> State {
         State {
             order: Order::default(),
-            extents: Extents::new(),
-            reservations: Reservations::default(),
-            mappings: Mappings::default(),
+            backing: Backing::new(),
+            small: Small::new(),
             pages,
-            blocks: crate::blocks::Blocks::default(),
-            plain: BTreeMap::new(),
+            blocks: Blocks::default(),
             stranded: Vec::new(),
+            addresses_short: false,
             counters: Counters::default(),
         }
     }
@@ -105,146 +122,109 @@ impl State {
         self.order.stream(key)
     }
 
-    /// Takes memory that the request's stream may use at once: from its own silo, then from what
-    /// is ordered or completed in the others, then from neighbours of several silos together.
+    /// Takes memory that the request's stream may use at once.
     pub(super) fn claim_usable(&mut self, need: &Need) -> Option<Claim> {
-        let State { order, extents, .. } = self;
-        let asker = need.stream;
-        let own = Silo::of_stream(asker);
-        let usable = |ends: &Ends| order.usable(ends, asker, need.reasons);
-        if let Some(fit) = extents.find(own, need.size, need.alignment, usable) {
-            let (extent, ends) = extents.take(fit.id, fit.address, need.size);
-            self.order.taken_back(asker, need.size);
-            return Some(Claim { extent, ends });
+        let State {
+            order,
+            backing,
+            small,
+            ..
+        } = self;
+        if need.small
+            && let Some(taken) =
+                small.take_usable(order, need.size, need.alignment, need.stream, need.reasons)
+        {
+            return Some(small_claim(need, taken));
         }
-        let others = extents.silos().filter(|&silo| silo != own);
-        let fit = others
-            .filter_map(|silo| extents.find(silo, need.size, need.alignment, usable))
-            .next();
-        if let Some(fit) = fit {
-            let (extent, ends) = extents.take(fit.id, fit.address, need.size);
-            return Some(Claim { extent, ends });
-        }
-        // Neighbours of one silo are merged already.
-        if !self.order.is_shared() {
+        let place = backing.find_usable(order, need.wanted(), need.stream, need.reasons)?;
+        Some(self.take(need, place))
+    }
+
+    /// Takes memory that is free, whoever used it last; of what there is, that which was freed
+    /// first. The claim's ends say what the request's stream has to wait for. Gives with it the
+    /// number of the latest free that it waits for.
+    pub(super) fn oldest_place(&self, need: &Need) -> Option<(u64, u64)> {
+        let usable = |ends: &Ends| self.order.usable(ends, need.stream, need.reasons);
+        self.backing.find_oldest(need.wanted(), usable)
+    }
+
+    /// Takes a small block, whoever used its memory last.
+    pub(super) fn claim_any_small(&mut self, need: &Need) -> Option<Claim> {
+        if !need.small {
             return None;
         }
-        self.claim_run(need, |order, ends| order.usable(ends, asker, need.reasons))
+        let taken = self.small.take_any(need.size, need.alignment)?;
+        Some(small_claim(need, taken))
     }
 
-    /// Takes memory that is free, whoever used it last: the claim's ends say what the request's
-    /// stream has to wait for.
-    pub(super) fn claim_any(&mut self, need: &Need) -> Option<Claim> {
-        let silos: Vec<Silo> = self.extents.silos().collect();
-        let fits = silos
-            .iter()
-            .filter_map(|&silo| self.extents.find(silo, need.size, need.alignment, |_| true));
-        let smallest = fits.min_by_key(|fit| (self.extents.get(fit.id).size, fit.address));
-        if let Some(fit) = smallest {
-            let (extent, ends) = self.extents.take(fit.id, fit.address, need.size);
-            return Some(Claim { extent, ends });
+    /// Takes what is free at a place that was found.
+    pub(super) fn take(&mut self, need: &Need, place: u64) -> Claim {
+        let wanted = need.wanted();
+        let ends = self.backing.ends(place, wanted.size);
+        self.backing.occupy(place, wanted.size);
+        if ends.only_stream() == Some(need.stream) {
+            self.order.taken_back(need.stream, wanted.size);
         }
-        self.claim_run(need, |_, _| true)
+        self.claim_occupied(need, place, ends)
     }
 
-    /// Takes neighbouring free extents that `accept` accepts and that together are large enough.
-    fn claim_run(&mut self, need: &Need, accept: impl Fn(&Order, &Ends) -> bool) -> Option<Claim> {
-        let accepted = |id: ExtentId| {
-            self.extents.is_free(id) && accept(&self.order, &self.extents.get(id).ends)
-        };
-        let mut best: Option<Run> = None;
-        for first in self.extents.free() {
-            let continued = self.extents.previous(first).is_some_and(accepted);
-            if continued || !accepted(first) {
-                continue;
-            }
-            let start = self.extents.get(first).address;
-            let mut last = first;
-            while let Some(next) = self.extents.next(last).filter(|&next| accepted(next)) {
-                last = next;
-            }
-            let end = self.extents.get(last).end();
-            let Some(aligned) = align_up(start, need.alignment) else {
-                continue;
+    /// Makes a claim of occupied memory: for a small block, out of the region that it becomes.
+    pub(super) fn claim_occupied(&mut self, need: &Need, address: u64, ends: Ends) -> Claim {
+        if !need.small {
+            return Claim {
+                address,
+                size: need.size,
+                place: Place::Backed,
+                ends,
             };
-            let fits = aligned
-                .checked_add(need.size)
-                .is_some_and(|needed| needed <= end);
-            let run = Run {
-                first,
-                start,
-                length: end - start,
-            };
-            let better = |b: &Run| (run.length, run.start) < (b.length, b.start);
-            if fits && best.as_ref().is_none_or(better) {
-                best = Some(run);
-            }
         }
-        let run = best?;
-        let start = align_up(run.start, need.alignment)?;
-        Some(self.take_across(run.first, start, start + need.size))
-    }
-
-    /// Takes `start..end` out of neighbouring free extents, of which `from` is one at or below
-    /// `start`, and makes one taken extent of it.
-    pub(super) fn take_across(&mut self, from: ExtentId, start: u64, end: u64) -> Claim {
-        let mut id = from;
-        while self.extents.get(id).end() <= start {
-            let Some(next) = self.extents.next(id) else {
-                break;
-            };
-            id = next;
-        }
-        let mut claim: Option<Claim> = None;
-        let mut at = start;
-        loop {
-            let piece_end = self.extents.get(id).end().min(end);
-            let (piece, ends) = self.extents.take(id, at, piece_end - at);
-            let whole = match claim.take() {
-                None => Claim {
-                    extent: piece,
-                    ends,
-                },
-                Some(Claim {
-                    extent,
-                    ends: mut all,
-                }) => {
-                    all.merge(&ends);
-                    Claim {
-                        extent: self.extents.join_taken(extent, piece),
-                        ends: all,
-                    }
-                }
-            };
-            at = piece_end;
-            match self.extents.next(whole.extent) {
-                Some(next) if at < end => {
-                    id = next;
-                    claim = Some(whole);
-                }
-                _ => return whole,
-            }
-        }
+        let taken = self
+            .small
+            .add_region(address, ends, need.size, need.alignment);
+        small_claim(need, taken)
     }
 
     /// Makes a live block of claimed memory.
-    pub(super) fn hand_out(&mut self, need: &Need, extent: ExtentId) -> Granted {
-        let address = self.extents.get(extent).address;
+    pub(super) fn hand_out(&mut self, need: &Need, claim: &Claim) -> Granted {
+        let address = claim.address;
         let serial = self
             .blocks
-            .add(address, extent, need.requested, need.size, need.stream);
+            .add(address, claim.place, need.requested, need.size, need.stream);
         self.order.name(need.stream);
         Granted { address, serial }
     }
 
     /// Gives claimed memory back as it was.
     pub(super) fn unclaim(&mut self, claim: Claim) {
-        self.extents.free_extent(claim.extent, claim.ends);
+        self.release(claim.address, claim.size, claim.place, claim.ends);
+    }
+
+    fn release(&mut self, address: u64, size: u64, place: Place, ends: Ends) {
+        match place {
+            Place::Backed => self.backing.release(&self.order, address, size, &ends),
+            Place::Small(extent) => {
+                let empty = self.small.release(extent, ends);
+                self.release_region(empty);
+            }
+        }
+    }
+
+    fn release_region(&mut self, region: Option<EmptyRegion>) {
+        if let Some(region) = region {
+            self.backing
+                .release(&self.order, region.address, REGION, &region.ends);
+        }
+    }
+
+    /// Gives the memory of small blocks back that is kept for the next one.
+    pub(super) fn give_up_kept_region(&mut self) {
+        let empty = self.small.give_up_kept();
+        self.release_region(empty);
     }
 
     /// The live block of an address, or why there is none.
     pub(super) fn block_error(&self, address: u64) -> BlockError {
-        if self.reservations.around(address).is_none() {
+        if self.backing.reservations.around(address).is_none() {
             return BlockError::Foreign { address };
         }
         match self.blocks.around(address) {
@@ -275,7 +255,7 @@ impl State {
             self.order.unname(stream);
             requests.extend(self.order.freed(stream, record.size, live));
         }
-        self.extents.free_extent(record.extent, ends);
+        self.release(address, record.size, record.place, ends);
         Ok(requests)
     }
 
@@ -298,65 +278,79 @@ impl State {
         Ok(())
     }
 
-    /// Memory whose uses are completed belongs to no stream any more: takes it out of the silos,
-    /// so that neighbours become one range. Looks at all that is free: for when memory is short.
-    pub(super) fn gather_completed(&mut self) {
-        let State { order, extents, .. } = self;
-        for id in extents.free().collect::<Vec<_>>() {
-            // An earlier change may have merged this extent into another one.
-            if extents.is_free(id) && order.completed(&extents.get(id).ends) {
-                extents.change_ends(id, |ends| *ends = Ends::default());
-            }
-        }
+    /// Memory whose uses are completed is everybody's: makes it the asking stream's, so that it
+    /// merges with what that stream has. Looks at all that is free: for when memory is short.
+    pub(super) fn gather_completed(&mut self, need: &Need) {
+        let State {
+            order,
+            backing,
+            small,
+            ..
+        } = self;
+        let gathered = |ends: &Ends| {
+            let gather = ends.only_stream() != Some(need.stream) && order.completed(ends);
+            gather.then(|| need.fresh())
+        };
+        backing.rewrite(order, gathered);
+        small.rewrite(gathered);
     }
 
     /// Streams that are gone and done leave nothing behind: their free ranges become everybody's,
     /// and their slots are given to others.
     pub(super) fn settle_finished_streams(&mut self) {
-        for stream in self.order.finished() {
-            let named = self.extents.free_in(Silo::of_stream(stream)).into_iter();
-            let common = self.extents.free_in(Silo::COMMON);
-            for id in named.chain(common) {
-                // An earlier change may have merged this extent into another one.
-                if self.extents.is_free(id) {
-                    let order = &self.order;
-                    self.extents
-                        .change_ends(id, |ends| ends.retain(|e| !order.is_completed(e)));
-                }
-            }
-            self.order.vacate(stream);
+        let State {
+            order,
+            backing,
+            small,
+            ..
+        } = self;
+        for stream in order.finished() {
+            let forgotten = |ends: &Ends| {
+                let named = ends.iter().any(|end| end.stream == stream);
+                named.then(|| ends.iter().filter(|&end| !order.is_completed(end)).collect())
+            };
+            backing.rewrite(order, forgotten);
+            small.rewrite(forgotten);
+            order.vacate(stream);
         }
     }
 
     /// Checks the invariants of this file and of all rooms.
     pub(super) fn validate(&self) -> Result<(), String> {
         self.order.validate()?;
-        let covered = self.extents.validate()?;
-        let plain: u64 = self.plain.values().sum();
-        let mapped = self.mappings.bytes() + plain;
-        if covered > mapped {
-            return Err(format!(
-                "extents cover {covered} bytes, but {mapped} are mapped"
-            ));
-        }
-        if self.reservations.claimed_bytes() < mapped {
-            return Err("less address space is claimed than is mapped".to_owned());
-        }
-        let taken = covered - self.extents.free_bytes();
+        self.backing.validate()?;
+        let regions = self.small.validate()?;
+        let small_free = self.small.free_bytes();
+        let taken = self.backing.occupied() - small_free;
         if taken < self.blocks.live_rounded() {
             return Err(format!(
                 "{taken} bytes are taken, but more are in live blocks"
             ));
         }
+        let mut in_regions = 0;
         for (address, record) in self.blocks.iter() {
-            let extent = self.extents.get(record.extent);
-            if self.extents.is_free(record.extent)
-                || extent.address != address
-                || extent.size != record.size
-            {
-                return Err(format!("the block at {address:#x} and its extent disagree"));
+            match record.place {
+                Place::Small(extent) => {
+                    in_regions += record.size;
+                    if self.small.block(extent) != Some((address, record.size)) {
+                        return Err(format!("the block at {address:#x} and its extent disagree"));
+                    }
+                }
+                Place::Backed => self.backing.validate_block(address, record.size)?,
             }
         }
+        if in_regions > regions - small_free {
+            return Err("more small blocks live than their regions have room for".to_owned());
+        }
         Ok(())
+    }
+}
+
+fn small_claim(need: &Need, taken: small::Taken) -> Claim {
+    Claim {
+        address: taken.address,
+        size: need.size,
+        place: Place::Small(taken.extent),
+        ends: taken.ends,
     }
 }

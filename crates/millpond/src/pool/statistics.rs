@@ -41,13 +41,10 @@ pub struct Statistics {
 
 impl State {
     pub(super) fn statistics(&self) -> Statistics {
-        let pending = self.extents.free().filter(|&id| {
-            let ends = &self.extents.get(id).ends;
-            !self.order.completed(ends)
-        });
-        let pending_bytes = pending.map(|id| self.extents.get(id).size).sum();
-        let unmapped_bytes = self.pages.spare_bytes();
-        let free_bytes = self.extents.free_bytes() + unmapped_bytes;
+        let (backing, small) = (&self.backing, &self.small);
+        let pending_bytes = backing.pending_bytes(&self.order) + small.pending_bytes(&self.order);
+        let unmapped_bytes = backing.unmapped_bytes();
+        let free_bytes = backing.free_bytes() + small.free_bytes();
         let reserved_bytes = self.pages.reserved();
         let live_rounded_bytes = self.blocks.live_rounded();
         Statistics {
@@ -61,8 +58,8 @@ impl State {
             pending_bytes,
             unmapped_bytes,
             in_transit_bytes: reserved_bytes.saturating_sub(live_rounded_bytes + free_bytes),
-            handles: self.pages.handles(),
-            address_space_bytes: self.reservations.bytes(),
+            handles: backing.handles(),
+            address_space_bytes: backing.reservations.bytes(),
             waits_inserted: self.counters.waits_inserted,
             events_recorded: self.counters.events_recorded,
             event_queries: self.counters.event_queries,

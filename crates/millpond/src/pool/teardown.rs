@@ -11,9 +11,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (blocks, live, idle) = {
             let state = self.lock();
-            let idle = state.pages.handles() == 0
-                && state.plain.is_empty()
-                && state.reservations.count() == 0;
+            let idle =
+                state.backing.handles() == 0 && state.backing.reservations.count() == 0;
             (state.blocks.count(), state.blocks.live_bytes(), idle)
         };
         if idle {
@@ -55,21 +54,24 @@ impl Inner {
             }
             succeeded
         };
-        let stranded = std::mem::take(&mut state.stranded);
-        for mapping in state.mappings.iter().chain(stranded) {
+        for (mapping, _) in std::mem::take(&mut state.stranded) {
+            note(device.unmap(mapping.address, mapping.handle.size));
+        }
+        for (handle, plain, mappings) in state.backing.everything() {
+            for &address in mappings {
+                if plain {
+                    note(device.free(address));
+                } else {
+                    note(device.unmap(address, handle.size));
+                }
+            }
             // A handle that is still mapped is released all the same: its memory goes with its
             // last mapping (contract, rule 7).
-            note(device.unmap(mapping.address, mapping.handle.size));
-            note(device.release(mapping.handle.id));
+            if !plain {
+                note(device.release(handle.id));
+            }
         }
-        for handle in state.pages.take_all_spare() {
-            note(device.release(handle.id));
-        }
-        for &address in state.plain.keys() {
-            note(device.free(address));
-            state.reservations.remove(address);
-        }
-        for (base, size) in state.reservations.iter() {
+        for (base, size) in state.backing.mappable() {
             note(device.free_reservation(base, size));
         }
         first

@@ -1,4 +1,14 @@
-//! The extents and their links: take, free, insert, remove.
+//! Regions cut into extents: take, free, merge.
+//!
+//! Neighbouring extents of a region are linked, so that a freed one finds those it can merge with
+//! at once; free extents stand in an index by size.
+//!
+//! # Invariants
+//!
+//! 1. Extents do not overlap, and every byte of a region is in exactly one.
+//! 2. Extents are linked exactly if they touch and are of one region.
+//! 3. No two linked free extents are of the same silo.
+//! 4. An extent is in the index of its silo exactly if it is free.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +37,15 @@ impl Silo {
         Silo(stream.0 + 1)
     }
 
-    fn of(ends: &Ends) -> Silo {
+    pub(super) fn numbered(number: u32) -> Silo {
+        Silo(number)
+    }
+
+    pub(super) fn number(self) -> usize {
+        self.0 as usize
+    }
+
+    pub(super) fn of(ends: &Ends) -> Silo {
         ends.only_stream().map_or(Silo::COMMON, Silo::of_stream)
     }
 }
@@ -44,6 +62,8 @@ enum State {
 pub(crate) struct Extent {
     pub(crate) address: u64,
     pub(crate) size: u64,
+    /// Which region it is a part of: a range that was added as a whole.
+    pub(crate) region: u32,
     previous: Option<ExtentId>,
     next: Option<ExtentId>,
     state: State,
@@ -71,9 +91,6 @@ pub(crate) struct Extents {
     vacant: Vec<ExtentId>,
     silos: Vec<FreeIndex>,
     free_bytes: u64,
-    /// Extents without a linked neighbour above, by their end; and below, by their start.
-    open_above: BTreeMap<u64, ExtentId>,
-    open_below: BTreeMap<u64, ExtentId>,
 }
 
 impl Extents {
@@ -83,8 +100,6 @@ impl Extents {
             vacant: Vec::new(),
             silos: vec![FreeIndex::new()],
             free_bytes: 0,
-            open_above: BTreeMap::new(),
-            open_below: BTreeMap::new(),
         }
     }
 
@@ -137,33 +152,9 @@ impl Extents {
             .flat_map(|index| index.iter().map(|entry| entry.id))
     }
 
-    /// Free extents of one silo.
-    pub(crate) fn free_in(&self, silo: Silo) -> Vec<ExtentId> {
-        let index = self.silos.get(silo.0 as usize);
-        index.map_or_else(Vec::new, |index| {
-            index.iter().map(|entry| entry.id).collect()
-        })
-    }
-
     /// Silos that can hold anything.
     pub(crate) fn silos(&self) -> impl Iterator<Item = Silo> + use<> {
         (0..self.silos.len() as u32).map(Silo)
-    }
-
-    /// The free extent that ends at `address` with nothing backed above it.
-    pub(crate) fn free_below_gap(&self, address: u64) -> Option<ExtentId> {
-        self.open_above
-            .get(&address)
-            .copied()
-            .filter(|&id| self.is_free(id))
-    }
-
-    /// The free extent that starts at `address` with nothing backed below it.
-    pub(crate) fn free_above_gap(&self, address: u64) -> Option<ExtentId> {
-        self.open_below
-            .get(&address)
-            .copied()
-            .filter(|&id| self.is_free(id))
     }
 
     /// Takes `size` bytes at `address` out of a free extent; what is left on either side stays
@@ -223,83 +214,61 @@ impl Extents {
         self.free_extent(id, ends);
     }
 
-    /// Makes one taken extent of two linked taken ones.
-    pub(crate) fn join_taken(&mut self, lower: ExtentId, upper: ExtentId) -> ExtentId {
-        debug_assert_eq!(self.get(lower).next, Some(upper));
-        self.join(lower, upper);
-        lower
+    /// Takes `start..end` out of linked free extents, of which `from` is one at or below `start`.
+    /// Gives the one taken extent that they become, and where its last uses ended.
+    pub(crate) fn take_across(&mut self, from: ExtentId, start: u64, end: u64) -> (ExtentId, Ends) {
+        let mut id = from;
+        while self.get(id).end() <= start
+            && let Some(next) = self.get(id).next
+        {
+            id = next;
+        }
+        let first_end = self.get(id).end().min(end);
+        let (taken, mut ends) = self.take(id, start, first_end - start);
+        let mut at = first_end;
+        while at < end
+            && let Some(next) = self.get(taken).next
+        {
+            let piece_end = self.get(next).end().min(end);
+            let (piece, more) = self.take(next, at, piece_end - at);
+            ends.merge(&more);
+            self.join(taken, piece);
+            at = piece_end;
+        }
+        (taken, ends)
     }
 
-    /// Cuts a taken extent in two; both stay taken. Gives the upper part.
-    pub(crate) fn split_taken(&mut self, id: ExtentId, at: u64) -> ExtentId {
-        let upper = self.split(id, at);
-        self.slots[upper.slot()].state = State::Taken;
-        upper
-    }
-
-    /// Adds a newly backed range, taken, and links it with the extents that touch it if
-    /// `link_below` and `link_above` say that they lie in the same reservation.
-    pub(crate) fn insert_taken(
-        &mut self,
-        address: u64,
-        size: u64,
-        link_below: bool,
-        link_above: bool,
-    ) -> ExtentId {
+    /// Adds the range of a region, taken.
+    pub(crate) fn insert_taken(&mut self, address: u64, size: u64, region: u32) -> ExtentId {
         debug_assert!(address.is_multiple_of(GRAIN) && size.is_multiple_of(GRAIN) && size > 0);
-        let previous = if link_below {
-            self.open_above.remove(&address)
-        } else {
-            None
-        };
-        let next = if link_above {
-            self.open_below.remove(&(address + size))
-        } else {
-            None
-        };
-        let id = self.new_slot(Extent {
+        self.new_slot(Extent {
             address,
             size,
-            previous,
-            next,
+            region,
+            previous: None,
+            next: None,
             state: State::Taken,
             ends: Ends::default(),
-        });
-        match previous {
-            Some(p) => self.slots[p.slot()].next = Some(id),
-            None => drop(self.open_below.insert(address, id)),
-        }
-        match next {
-            Some(n) => self.slots[n.slot()].previous = Some(id),
-            None => drop(self.open_above.insert(address + size, id)),
-        }
-        id
+        })
     }
 
-    /// Takes a taken extent out: its range is no longer backed.
-    pub(crate) fn remove_taken(&mut self, id: ExtentId) {
-        let Extent {
-            address,
-            size,
-            previous,
-            next,
-            ..
-        } = *self.get(id);
-        match previous {
-            Some(p) => {
-                self.slots[p.slot()].next = None;
-                self.open_above.insert(address, p);
-            }
-            None => drop(self.open_below.remove(&address)),
+    /// Takes the range of a region out, of which `id` is one extent and all are free. Gives where
+    /// their last uses ended.
+    pub(crate) fn remove_free_region(&mut self, id: ExtentId) -> Ends {
+        let mut first = id;
+        while let Some(previous) = self.get(first).previous {
+            first = previous;
         }
-        match next {
-            Some(n) => {
-                self.slots[n.slot()].previous = None;
-                self.open_below.insert(address + size, n);
-            }
-            None => drop(self.open_above.remove(&(address + size))),
+        let mut ends = Ends::default();
+        let mut next = Some(first);
+        while let Some(id) = next {
+            debug_assert!(self.is_free(id), "a region that is in use was taken out");
+            self.unlist(id);
+            ends.merge(&self.get(id).ends);
+            next = self.get(id).next;
+            self.retire_slot(id);
         }
-        self.retire_slot(id);
+        ends
     }
 
     fn new_slot(&mut self, extent: Extent) -> ExtentId {
@@ -327,6 +296,7 @@ impl Extents {
         let Extent {
             address,
             size,
+            region,
             next,
             state,
             ..
@@ -335,14 +305,14 @@ impl Extents {
         let upper = self.new_slot(Extent {
             address: at,
             size: address + size - at,
+            region,
             previous: Some(id),
             next,
             state,
             ends: Ends::default(),
         });
-        match next {
-            Some(n) => self.slots[n.slot()].previous = Some(upper),
-            None => drop(self.open_above.insert(address + size, upper)),
+        if let Some(next) = next {
+            self.slots[next.slot()].previous = Some(upper);
         }
         let lower = &mut self.slots[id.slot()];
         lower.size = at - address;
@@ -356,10 +326,8 @@ impl Extents {
         let merged = &mut self.slots[lower.slot()];
         merged.size += size;
         merged.next = next;
-        let end = merged.address + merged.size;
-        match next {
-            Some(n) => self.slots[n.slot()].previous = Some(lower),
-            None => drop(self.open_above.insert(end, lower)),
+        if let Some(next) = next {
+            self.slots[next.slot()].previous = Some(lower);
         }
         self.retire_slot(upper);
     }
@@ -427,20 +395,12 @@ impl Extents {
                     return Err(format!("free extents {id:?} and {next:?} were not merged"));
                 }
             }
-            match extent.next {
-                Some(next) => {
-                    let linked = self.get(next);
-                    if linked.previous != Some(id) || linked.address != extent.end() {
-                        return Err(format!("extents {id:?} and {next:?} are linked wrongly"));
-                    }
+            if let Some(next) = extent.next {
+                let linked = self.get(next);
+                let touches = linked.address == extent.end() && linked.region == extent.region;
+                if linked.previous != Some(id) || !touches {
+                    return Err(format!("extents {id:?} and {next:?} are linked wrongly"));
                 }
-                None if self.open_above.get(&extent.end()) != Some(&id) => {
-                    return Err(format!("the open end of extent {id:?} is not listed"));
-                }
-                None => {}
-            }
-            if extent.previous.is_none() && self.open_below.get(&extent.address) != Some(&id) {
-                return Err(format!("the open start of extent {id:?} is not listed"));
             }
         }
         let mut end = 0;

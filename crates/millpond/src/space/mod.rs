@@ -1,30 +1,27 @@
-//! Address ranges: which are backed, which of these are free, and who may use the free ones.
+//! Address ranges: which are free, who may use the free ones, and which addresses there are.
 //!
-//! Backed address space is cut into *extents*. Neighbouring extents are linked, so that a freed
-//! one finds those it can merge with at once; free extents stand in an index by size. A free
-//! extent belongs to a *silo*: that of the one stream on which all its uses ended, or the common
-//! one (used on several streams, or by nobody). Only extents of one silo merge: across silos a
-//! merged range would have to wait for the latest of its parts.
+//! Free memory belongs to a *silo*: that of the one stream on which all its uses ended, or the
+//! common one (used on several streams, or by nobody). Only free ranges of one silo merge: across
+//! silos a merged range would have to wait for the latest of its parts.
 //!
-//! This room knows addresses, never handles: what backs an extent is the business of `mapping`.
+//! - [`FreeRuns`]: free ranges wherever memory is mapped, with all their pasts.
+//! - [`Extents`]: regions that are cut into small blocks; every part, taken or free, has a record.
+//! - [`Reservations`]: address space, and which of it is taken for mappings.
 //!
-//! # Invariants
-//!
-//! 1. Extents do not overlap, and every backed byte is in exactly one.
-//! 2. Linked extents touch, and lie in one reservation; extents that touch in one reservation are
-//!    linked.
-//! 3. No two linked free extents are of the same silo.
-//! 4. An extent is in the index of its silo exactly if it is free.
-//! 5. Addresses and sizes are multiples of [`GRAIN`].
+//! This room knows addresses, never handles: what backs an address is the business of `backing`.
+//! Addresses and sizes are multiples of [`GRAIN`].
 
 #![forbid(unsafe_code)]
 
 mod extents;
 mod free_index;
 mod reservations;
+mod run_index;
+mod runs;
 
 pub(crate) use extents::{ExtentId, Extents, Silo};
-pub(crate) use reservations::{Gap, Reservations};
+pub(crate) use reservations::Reservations;
+pub(crate) use runs::{Free, FreeRuns};
 
 /// Bytes; the size and alignment of the smallest range. CUDA's own allocations have this
 /// alignment, and programs rely on it (DRV `cuMemAlloc`: "suitably aligned for any kind of

@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 
-/// A part of a reservation that nothing backs, with whatever lies on both sides.
+/// A part of a reservation that nothing is mapped to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Gap {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+struct Gap {
+    start: u64,
+    end: u64,
+    /// Whether it begins, and ends, where its reservation does.
+    whole: bool,
 }
 
 #[derive(Debug)]
@@ -53,23 +55,57 @@ impl Reservations {
         (address - base < reservation.size).then_some((base, reservation.size))
     }
 
-    /// Whether two addresses that touch, `end` of one range and start of the next, lie in one
-    /// reservation.
-    pub(crate) fn joins(&self, boundary: u64) -> bool {
-        self.around(boundary)
-            .is_some_and(|(base, _)| base < boundary)
+    /// Bytes that can be claimed from an address on, upwards.
+    pub(crate) fn room_above(&self, address: u64) -> u64 {
+        let Some((base, size)) = self.around(address) else {
+            return 0;
+        };
+        let next = self.by_base[&base].claimed.range(address..).next();
+        next.map_or(base + size, |(&start, _)| start) - address
+    }
+
+    /// Bytes that can be claimed from an address on, downwards.
+    pub(crate) fn room_below(&self, address: u64) -> u64 {
+        let Some((base, _)) = self.around(address.saturating_sub(1)) else {
+            return 0;
+        };
+        let below = self.by_base[&base].claimed.range(..address).next_back();
+        address - below.map_or(base, |(_, &end)| end.min(address))
+    }
+
+    /// An address in the widest gap, if that is `size` bytes or more: away from what is mapped
+    /// already, so that both can grow. `alignment` is that of the reservations or less.
+    pub(crate) fn site(&self, size: u64, alignment: u64) -> Option<u64> {
+        let widest = self.gaps().max_by_key(|gap| (gap.end - gap.start, u64::MAX - gap.start))?;
+        let width = widest.end - widest.start;
+        let spare = width.checked_sub(size)?;
+        // What grows mostly grows upwards.
+        let offset = if widest.whole { spare / 4 } else { spare / 2 };
+        let site = (widest.start + offset) & !(alignment - 1);
+        if site >= widest.start {
+            return Some(site);
+        }
+        let lowest = super::align_up(widest.start, alignment)?;
+        (lowest.checked_add(size)? <= widest.end).then_some(lowest)
+    }
+
+    /// The bytes of the widest gap.
+    pub(crate) fn widest(&self) -> u64 {
+        let widths = self.gaps().map(|gap| gap.end - gap.start);
+        widths.max().unwrap_or(0)
     }
 
     /// All gaps, lowest first within each reservation.
-    pub(crate) fn gaps(&self) -> impl Iterator<Item = Gap> + '_ {
+    fn gaps(&self) -> impl Iterator<Item = Gap> + '_ {
         self.by_base.iter().flat_map(|(&base, reservation)| {
             let starts = std::iter::once(base).chain(reservation.claimed.values().copied());
             let ends = reservation.claimed.keys().copied();
             let ends = ends.chain(std::iter::once(base + reservation.size));
+            let whole = reservation.claimed.is_empty();
             starts
                 .zip(ends)
                 .filter(|(start, end)| start < end)
-                .map(|(start, end)| Gap { start, end })
+                .map(move |(start, end)| Gap { start, end, whole })
         })
     }
 

@@ -1,0 +1,382 @@
+//! Free bytes, by the addresses through which they can be reached.
+//!
+//! A *run* is a range of free addresses of one silo, as long as it can be; it consists of
+//! *pieces*, which remember where the last uses of their bytes ended, and when they were freed.
+//! Runs of different silos may touch. Pieces of one run stay apart as long as somebody may have to
+//! wait for one and not for the other; the stream whose silo it is need not look at them at all.
+//!
+//! # Invariants
+//!
+//! 1. Runs do not overlap, and no two that touch are of one silo, unless a wall stands between them.
+//! 2. A run's pieces cover it without a gap, lowest first, and are all of its silo.
+//! 3. Every run is in the index of its silo, and nothing else is.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashSet;
+use smallvec::{SmallVec, smallvec};
+
+use super::run_index::RunIndex;
+use super::{Silo, align_up};
+use crate::order::Ends;
+
+/// Free bytes with one past: from `start` to the next piece.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Piece {
+    start: u64,
+    ends: Ends,
+    freed: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Run {
+    end: u64,
+    silo: Silo,
+    pieces: SmallVec<[Piece; 1]>,
+}
+
+/// Free bytes with one past, as others see them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Free<'a> {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Where their last uses ended.
+    pub(crate) ends: &'a Ends,
+    /// A number that rises with every free.
+    pub(crate) freed: u64,
+}
+
+/// All free runs of a pool.
+#[derive(Debug)]
+pub(crate) struct FreeRuns {
+    by_start: BTreeMap<u64, Run>,
+    silos: Vec<RunIndex>,
+    /// Addresses across which nothing merges: where one allocation or reservation ends and
+    /// another one begins.
+    walls: FxHashSet<u64>,
+}
+
+impl FreeRuns {
+    pub(crate) fn new() -> FreeRuns {
+        FreeRuns {
+            by_start: BTreeMap::new(),
+            silos: vec![RunIndex::new()],
+            walls: FxHashSet::default(),
+        }
+    }
+
+    /// Nothing merges across this address from now on.
+    pub(crate) fn add_wall(&mut self, address: u64) {
+        self.walls.insert(address);
+    }
+
+    /// Frees a range. `alike` says of two pasts that nobody will ever have to tell them apart.
+    pub(crate) fn insert(
+        &mut self,
+        start: u64,
+        end: u64,
+        ends: Ends,
+        freed: u64,
+        alike: impl Fn(&Ends, &Ends) -> bool,
+    ) {
+        debug_assert!(start < end);
+        let silo = Silo::of(&ends);
+        let mut run = Run {
+            end,
+            silo,
+            pieces: smallvec![Piece { start, ends, freed }],
+        };
+        let mut run_start = start;
+        if let Some((&below, _)) = self
+            .by_start
+            .range(..start)
+            .next_back()
+            .filter(|(_, below)| below.end == start && below.silo == silo)
+            && !self.walls.contains(&start)
+        {
+            let mut lower = self.unlist(below);
+            lower.end = run.end;
+            append(&mut lower.pieces, run.pieces, &alike);
+            run = lower;
+            run_start = below;
+        }
+        if self.by_start.get(&end).is_some_and(|above| above.silo == silo)
+            && !self.walls.contains(&end)
+        {
+            let upper = self.unlist(end);
+            run.end = upper.end;
+            append(&mut run.pieces, upper.pieces, &alike);
+        }
+        self.list(run_start, run);
+    }
+
+    /// Takes a range, all of which is free.
+    pub(crate) fn carve(&mut self, start: u64, end: u64) {
+        let mut at = start;
+        while at < end {
+            let Some((run_start, run_end)) = self.bounds_around(at) else {
+                debug_assert!(false, "{at:#x} is not free");
+                return;
+            };
+            let mut run = self.unlist(run_start);
+            let to = end.min(run_end);
+            if to < run_end {
+                let upper = run.split(to);
+                self.list(to, upper);
+            }
+            if run_start < at {
+                run.split(at);
+                self.list(run_start, run);
+            }
+            at = to;
+        }
+    }
+
+    /// The free bytes in a range, lowest first.
+    pub(crate) fn inside(&self, start: u64, end: u64) -> impl Iterator<Item = Free<'_>> {
+        let first = self.bounds_around(start).map_or(start, |(first, _)| first);
+        self.by_start
+            .range(first..end)
+            .flat_map(|(_, run)| run.iter())
+            .map(move |free| Free {
+                start: free.start.max(start),
+                end: free.end.min(end),
+                ..free
+            })
+            .filter(|free| free.start < free.end)
+    }
+
+    /// The free bytes from an address on, lowest first, until something is not free.
+    pub(crate) fn above(&self, start: u64) -> impl Iterator<Item = Free<'_>> {
+        let mut reached = start;
+        self.inside(start, u64::MAX).take_while(move |free| {
+            let continues =
+                free.start == reached && (free.start == start || !self.walls.contains(&reached));
+            reached = free.end;
+            continues
+        })
+    }
+
+    /// The free bytes below an address, highest first, until something is not free.
+    pub(crate) fn below(&self, end: u64) -> impl Iterator<Item = Free<'_>> {
+        let mut reached = end;
+        self.by_start
+            .range(..end)
+            .rev()
+            .flat_map(|(_, run)| run.iter().rev())
+            .filter(move |free| free.start < end)
+            .take_while(move |free| {
+                let continues =
+                    free.end >= reached && (reached == end || !self.walls.contains(&reached));
+                reached = free.start;
+                continues
+            })
+            .map(move |free| Free {
+                end: free.end.min(end),
+                ..free
+            })
+    }
+
+    /// Ranges as long as they can be of free bytes that `wanted` wants, whatever their silos,
+    /// lowest first.
+    pub(crate) fn stretches(&self, wanted: impl Fn(&Free<'_>) -> bool) -> Vec<(u64, u64)> {
+        let mut stretches: Vec<(u64, u64)> = Vec::new();
+        for free in self.iter().filter(wanted) {
+            match stretches.last_mut() {
+                Some((_, end)) if *end == free.start && !self.walls.contains(end) => {
+                    *end = free.end;
+                }
+                _ => stretches.push((free.start, free.end)),
+            }
+        }
+        stretches
+    }
+
+    /// The lowest place, of those that a bounded search finds, for `size` bytes in one run of a
+    /// silo, where `accept` accepts it.
+    pub(crate) fn first_fit(
+        &self,
+        silo: Silo,
+        size: u64,
+        alignment: u64,
+        mut accept: impl FnMut(u64) -> bool,
+    ) -> Option<u64> {
+        let index = self.silos.get(silo.number())?;
+        index.first_fit(
+            size,
+            |start| self.length(start),
+            |start| {
+                let run = self.by_start.get(&start)?;
+                let place = align_up(start, alignment)?;
+                let fits = place.checked_add(size)? <= run.end;
+                (fits && accept(place)).then_some(place)
+            },
+        )
+    }
+
+    /// Bounds of runs of a silo that are at least `size` bytes long: the shorter ones first.
+    pub(crate) fn at_least(&self, silo: Silo, size: u64) -> impl Iterator<Item = (u64, u64)> {
+        let index = self.silos.get(silo.number());
+        index.into_iter().flat_map(move |index| {
+            index
+                .at_least(size, |start| self.length(start))
+                .map(|start| (start, start + self.length(start)))
+        })
+    }
+
+    /// All free bytes, lowest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Free<'_>> {
+        self.by_start.values().flat_map(Run::iter)
+    }
+
+    /// The bytes of the longest run.
+    pub(crate) fn longest(&self) -> u64 {
+        let lengths = self.by_start.iter().map(|(start, run)| run.end - start);
+        lengths.max().unwrap_or(0)
+    }
+
+    /// Silos that can hold anything.
+    pub(crate) fn silos(&self) -> impl Iterator<Item = Silo> + use<> {
+        (0..self.silos.len() as u32).map(Silo::numbered)
+    }
+
+    /// Whether a silo holds nothing.
+    pub(crate) fn is_empty(&self, silo: Silo) -> bool {
+        let index = self.silos.get(silo.number());
+        index.is_none_or(|index| index.iter().next().is_none())
+    }
+
+    /// Changes what is remembered of the pasts of all free bytes, where `change` has an answer.
+    pub(crate) fn rewrite(
+        &mut self,
+        change: impl Fn(&Ends) -> Option<Ends>,
+        alike: impl Fn(&Ends, &Ends) -> bool,
+    ) {
+        let changed: Vec<(u64, u64, Ends, u64)> = self
+            .iter()
+            .filter_map(|free| Some((free.start, free.end, change(free.ends)?, free.freed)))
+            .collect();
+        for (start, end, ends, freed) in changed {
+            self.carve(start, end);
+            self.insert(start, end, ends, freed, &alike);
+        }
+    }
+
+    /// The run that holds an address.
+    fn bounds_around(&self, address: u64) -> Option<(u64, u64)> {
+        let (&start, run) = self.by_start.range(..=address).next_back()?;
+        (address < run.end).then_some((start, run.end))
+    }
+
+    fn length(&self, start: u64) -> u64 {
+        self.by_start.get(&start).map_or(0, |run| run.end - start)
+    }
+
+    fn list(&mut self, start: u64, run: Run) {
+        while self.silos.len() <= run.silo.number() {
+            self.silos.push(RunIndex::new());
+        }
+        self.silos[run.silo.number()].insert(start, run.end - start);
+        self.by_start.insert(start, run);
+    }
+
+    /// Takes out the run that begins at `start`, which there is.
+    fn unlist(&mut self, start: u64) -> Run {
+        let Some(run) = self.by_start.remove(&start) else {
+            unreachable!("the caller found a run there");
+        };
+        let found = self.silos[run.silo.number()].remove(start, run.end - start);
+        debug_assert!(found, "a run was in no index");
+        run
+    }
+
+    /// Checks the room's invariants.
+    pub(crate) fn validate(&self) -> Result<(), String> {
+        let mut below: Option<(u64, Silo)> = None;
+        for (&start, run) in &self.by_start {
+            let fault = |what: &str| Err(format!("the free run at {start:#x} {what}: {run:?}"));
+            if start >= run.end {
+                return fault("is empty");
+            }
+            if let Some((end, silo)) = below
+                && (end > start
+                    || (end == start && silo == run.silo && !self.walls.contains(&start)))
+            {
+                return fault("overlaps or belongs to the one below");
+            }
+            below = Some((run.end, run.silo));
+            let starts: Vec<u64> = run.pieces.iter().map(|piece| piece.start).collect();
+            if starts.first() != Some(&start)
+                || !starts.is_sorted_by(|a, b| a < b)
+                || starts.last().is_none_or(|&last| last >= run.end)
+            {
+                return fault("is not covered by its pieces");
+            }
+            if run.pieces.iter().any(|piece| Silo::of(&piece.ends) != run.silo) {
+                return fault("holds a piece of another silo");
+            }
+        }
+        let mut listed: Vec<u64> = self.silos.iter().flat_map(RunIndex::iter).collect();
+        listed.sort_unstable();
+        if !listed.iter().eq(self.by_start.keys()) {
+            return Err("the indices do not hold just the free runs".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    fn iter(&self) -> impl DoubleEndedIterator<Item = Free<'_>> {
+        let ends = self.pieces.iter().skip(1).map(|piece| piece.start);
+        let mut ends: SmallVec<[u64; 4]> = ends.collect();
+        ends.push(self.end);
+        self.pieces
+            .iter()
+            .enumerate()
+            .map(move |(number, piece)| Free {
+                start: piece.start,
+                end: ends[number],
+                ends: &piece.ends,
+                freed: piece.freed,
+            })
+    }
+
+    /// Keeps what is below an address inside the run; gives the rest.
+    fn split(&mut self, at: u64) -> Run {
+        let place = self.pieces.partition_point(|piece| piece.start < at);
+        let mut upper: SmallVec<[Piece; 1]> = self.pieces.drain(place..).collect();
+        if upper.first().is_none_or(|piece| piece.start > at)
+            && let Some(cut) = self.pieces.last()
+        {
+            let rest = Piece {
+                start: at,
+                ..cut.clone()
+            };
+            upper.insert(0, rest);
+        }
+        let end = std::mem::replace(&mut self.end, at);
+        Run {
+            end,
+            silo: self.silo,
+            pieces: upper,
+        }
+    }
+}
+
+/// Adds the pieces of the run above; where the two meet, makes one piece of two alike ones.
+fn append(
+    lower: &mut SmallVec<[Piece; 1]>,
+    upper: SmallVec<[Piece; 1]>,
+    alike: impl Fn(&Ends, &Ends) -> bool,
+) {
+    let mut upper = upper.into_iter();
+    if let (Some(last), Some(first)) = (lower.last_mut(), upper.next()) {
+        if alike(&last.ends, &first.ends) {
+            last.ends.merge(&first.ends);
+            last.freed = last.freed.max(first.freed);
+        } else {
+            lower.push(first);
+        }
+    }
+    lower.extend(upper);
+}
