@@ -365,11 +365,7 @@ impl Backing {
                 stock.suffixes.push((suffix, slot));
             }
         }
-        for list in [
-            &mut stock.whole,
-            &mut stock.prefixes,
-            &mut stock.suffixes,
-        ] {
+        for list in [&mut stock.whole, &mut stock.prefixes, &mut stock.suffixes] {
             list.sort_unstable();
         }
         self.add_bases_apart(terms, &mut stock);

@@ -241,7 +241,9 @@ impl Backing {
         for (start, end) in ranges {
             self.free.carve(start, end);
         }
-        self.handles[record.slot.0].aliases.retain(|a| *a != address);
+        self.handles[record.slot.0]
+            .aliases
+            .retain(|a| *a != address);
         Some(record)
     }
 
@@ -317,12 +319,15 @@ impl Backing {
             };
         };
         let start = first + offset;
-        let parts = self.free.inside(start, start + length).map(|free| HeldPart {
-            offset: free.start - first,
-            length: free.end - free.start,
-            ends: free.ends.clone(),
-            freed: free.freed,
-        });
+        let parts = self
+            .free
+            .inside(start, start + length)
+            .map(|free| HeldPart {
+                offset: free.start - first,
+                length: free.end - free.start,
+                ends: free.ends.clone(),
+                freed: free.freed,
+            });
         let held = Held {
             slot,
             parts: parts.collect(),
@@ -369,14 +374,22 @@ impl Backing {
             let mapping = self.mappings.get(base);
             mapping.is_some_and(|mapping| self.handles[mapping.slot.0].kind == Kind::Plain)
         };
-        self.reservations.iter().filter(move |&(base, _)| !plain(base))
+        self.reservations
+            .iter()
+            .filter(move |&(base, _)| !plain(base))
     }
 
     /// Checks that a block's bytes are there, once, and not free.
     pub(crate) fn validate_block(&self, start: u64, size: u64) -> Result<(), String> {
-        let mapped: u64 = self.mappings.parts(start, start + size).map(|p| p.length).sum();
+        let mapped: u64 = self
+            .mappings
+            .parts(start, start + size)
+            .map(|p| p.length)
+            .sum();
         if mapped != size || !self.is_disjoint(start, size) {
-            return Err(format!("the block at {start:#x} is not wholly mapped, or twice"));
+            return Err(format!(
+                "the block at {start:#x} is not wholly mapped, or twice"
+            ));
         }
         match self.free.inside(start, start + size).next() {
             Some(free) => Err(format!("{:#x} is free inside a block", free.start)),
@@ -413,7 +426,9 @@ impl Backing {
                     ));
                 }
                 if free_through.is_some_and(|before| before != ranges) {
-                    return Err(format!("handle {slot} is not free alike through {alias:#x}"));
+                    return Err(format!(
+                        "handle {slot} is not free alike through {alias:#x}"
+                    ));
                 }
                 free_through = Some(ranges);
             }

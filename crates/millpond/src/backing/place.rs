@@ -64,26 +64,35 @@ impl Backing {
         Some(best.1)
     }
 
-    /// A place in free memory, whoever used it last, where `usable` does not accept its past: that
-    /// which the latest free of any part came first for. Gives the place and the number of that
+    /// A place in free memory that `usable` accepts, or `waitable` where it does not: of such
+    /// places one whose memory was freed before that of all others, and the number of its latest
     /// free.
     pub(crate) fn find_oldest(
         &self,
         wanted: Wanted,
         usable: impl Fn(&Ends) -> bool,
+        waitable: impl Fn(&Ends) -> bool,
     ) -> Option<(u64, u64)> {
-        let frees = self.pending_frees(&usable);
+        let frees = self.pending_frees(&usable, &waitable);
         let found = |until: u64| {
-            self.find_anywhere(wanted, |free| free.freed <= until || usable(free.ends))
+            self.find_anywhere(wanted, |free| {
+                usable(free.ends) || (free.freed <= until && waitable(free.ends))
+            })
         };
         let place = frees.partition_point(|&until| found(until).is_none());
         let &until = frees.get(place)?;
         Some((found(until)?, until))
     }
 
-    /// The numbers of the frees of all memory that `usable` does not accept, in their order.
-    pub(crate) fn pending_frees(&self, usable: impl Fn(&Ends) -> bool) -> Vec<u64> {
-        let pending = self.free.iter().filter(|free| !usable(free.ends));
+    /// The numbers of the frees of all memory that `waitable` accepts and `usable` does not, in
+    /// their order.
+    pub(crate) fn pending_frees(
+        &self,
+        usable: impl Fn(&Ends) -> bool,
+        waitable: impl Fn(&Ends) -> bool,
+    ) -> Vec<u64> {
+        let pending = self.free.iter();
+        let pending = pending.filter(|free| !usable(free.ends) && waitable(free.ends));
         let mut frees: Vec<u64> = pending.map(|free| free.freed).collect();
         frees.sort_unstable();
         frees.dedup();
@@ -100,8 +109,8 @@ impl Backing {
                 });
         }
         let runs = self.free.at_least(silo, wanted.size).take(CANDIDATES);
-        let best = runs.filter_map(|(start, end)| self.find_in_run(start, end, wanted));
-        best.min().map(|(_, place)| place)
+        let found = runs.filter_map(|(start, end)| self.find_in_run(start, end, wanted));
+        least(found).map(|(_, place)| place)
     }
 
     /// The place in a run that leaves the fewest bytes over in handles that are wholly free
@@ -130,7 +139,7 @@ impl Backing {
             }
             (left_over, place)
         });
-        broken.min()
+        least(broken)
     }
 
     /// Bytes of a part's handle outside a range, if the handle is wholly free.
@@ -153,6 +162,20 @@ impl Backing {
         all.extend(parts);
         are_disjoint(&all)
     }
+}
+
+/// The place that breaks least: the first that breaks nothing.
+fn least(places: impl Iterator<Item = (u64, u64)>) -> Option<(u64, u64)> {
+    let mut best: Option<(u64, u64)> = None;
+    for place in places {
+        if best.is_none_or(|best| place < best) {
+            best = Some(place);
+        }
+        if place.0 == 0 {
+            break;
+        }
+    }
+    best
 }
 
 /// Whether no byte of a handle is in two parts.

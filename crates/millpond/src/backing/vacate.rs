@@ -47,7 +47,9 @@ impl Backing {
             })
             .collect();
         // Those that are mapped nowhere first.
-        idle.sort_unstable_by_key(|&(lowest, slot, _)| (lowest.is_some(), u64::MAX - lowest.unwrap_or(0), slot));
+        idle.sort_unstable_by_key(|&(lowest, slot, _)| {
+            (lowest.is_some(), u64::MAX - lowest.unwrap_or(0), slot)
+        });
         idle.into_iter()
             .map(|(_, slot, handle)| (slot, handle))
             .collect()

@@ -94,7 +94,9 @@ impl Mappings {
     }
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, &MappingRecord)> + '_ {
-        self.by_address.iter().map(|(&address, record)| (address, record))
+        self.by_address
+            .iter()
+            .map(|(&address, record)| (address, record))
     }
 
     /// The parts of mappings that a range consists of, lowest first.

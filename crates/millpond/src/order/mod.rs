@@ -292,12 +292,19 @@ impl Order {
             .all(|end| self.is_before_by(end, asker, reasons))
     }
 
+    /// Whether a stream can be made to wait for these ends. It cannot where a stream was destroyed
+    /// before its last work was marked.
+    pub(crate) fn can_be_waited_for(&self, ends: &Ends) -> bool {
+        ends.iter().all(|end| {
+            let timeline = &self.timelines[end.stream.slot()];
+            timeline.life == Life::Alive || timeline.covered() >= end.position
+        })
+    }
+
     /// Whether nobody will have to wait for, or ask after, one of these pasts and not the other.
     pub(crate) fn alike(&self, one: &Ends, other: &Ends) -> bool {
         match (one.only_end(), other.only_end()) {
-            (Some(a), Some(b)) if a.stream == b.stream => {
-                !self.is_shared() || self.covering(a) == self.covering(b)
-            }
+            (Some(a), Some(b)) if a.stream == b.stream => self.covering(a) == self.covering(b),
             _ => one == other,
         }
     }

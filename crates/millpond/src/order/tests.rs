@@ -125,7 +125,7 @@ fn of_two_ends_on_one_stream_the_later_stays() {
     ends.merge(&[end(b, 1), end(a, 9)].into_iter().collect());
     assert_eq!(ends.iter().collect::<Vec<_>>(), [end(a, 9), end(b, 1)]);
     assert_eq!(ends.only_stream(), None);
-    ends.retain(|end| end.stream == b);
+    let ends: Ends = ends.iter().filter(|end| end.stream == b).collect();
     assert_eq!(ends, Ends::from(end(b, 1)));
 }
 

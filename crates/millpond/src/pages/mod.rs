@@ -82,7 +82,9 @@ impl Pages {
     pub(crate) fn ladder(&self, ladder: &Ladder, bytes: u64, request: u64) -> Vec<u64> {
         let part = (request / ladder.parts).checked_next_power_of_two();
         let part = part.unwrap_or(ladder.largest);
-        let step = part.clamp(ladder.smallest, ladder.largest).max(self.granularity);
+        let step = part
+            .clamp(ladder.smallest, ladder.largest)
+            .max(self.granularity);
         let mut sizes = Vec::new();
         let mut left = bytes;
         while left > 0 {
@@ -145,6 +147,9 @@ mod tests {
         assert_eq!(sizes(1, 1), [2 * MIB]);
         assert_eq!(sizes(7 * MIB, 7 * MIB), [8 * MIB]);
         assert_eq!(sizes(21 * MIB, 21 * MIB), [8 * MIB, 8 * MIB, 6 * MIB]);
-        assert_eq!(sizes(600 * MIB, 4096 * MIB), [256 * MIB, 256 * MIB, 88 * MIB]);
+        assert_eq!(
+            sizes(600 * MIB, 4096 * MIB),
+            [256 * MIB, 256 * MIB, 88 * MIB]
+        );
     }
 }

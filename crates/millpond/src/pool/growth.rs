@@ -39,7 +39,7 @@ impl Inner {
         if !self.device.capabilities().mapping {
             return self.grow_plain(need, means.within);
         }
-        self.wish_for_addresses(need);
+        let mut no_addresses = self.wish_for_addresses(need).err();
         // What the device is believed to have left; it is asked only after it has refused.
         let mut available = u64::MAX;
         loop {
@@ -60,10 +60,14 @@ impl Inner {
                     }
                     outcome => return outcome,
                 },
-                Err(Lack::Addresses) => match self.reserve_for(need) {
-                    Ok(()) => {}
-                    Err(error) => return self.grow_plain(need, means.within).map_err(|_| error),
-                },
+                Err(Lack::Addresses) => {
+                    if no_addresses.is_none() {
+                        no_addresses = self.reserve_for(need).err();
+                    }
+                    if let Some(refused) = no_addresses {
+                        return self.grow_plain(need, means.within).map_err(|_| refused);
+                    }
+                }
                 Err(Lack::Memory) => {
                     let wall = if available < u64::MAX {
                         Wall::DeviceFull
@@ -76,17 +80,19 @@ impl Inner {
         }
     }
 
-    /// Sees to it that there is a gap in which a range of its own can stand and grow.
-    fn wish_for_addresses(&self, need: &Need) {
+    /// Sees to it that there is a gap in which a range of its own can stand and grow, unless that
+    /// was refused before.
+    fn wish_for_addresses(&self, need: &Need) -> Result<(), Refused> {
         let wish = need.wanted().size.saturating_mul(2).saturating_add(ROOM);
         {
             let state = self.lock();
             if state.addresses_short || state.backing.reservations.widest() >= wish {
-                return;
+                return Ok(());
             }
         }
-        let refused = self.reserve_for(need).is_err();
-        self.lock().addresses_short = refused;
+        let outcome = self.reserve_for(need);
+        self.lock().addresses_short = outcome.is_err();
+        outcome
     }
 
     /// Reserves address space for a request that fits in no gap: twice what it needs, or a usual
@@ -159,17 +165,18 @@ impl Inner {
             Err(error) => error,
         };
         // What was created goes back to the device, but for what is stranded or is not taken.
-        let is_stranded =
-            |h: &Handle| stranded.iter().any(|s: &mapping::Mapping| s.handle.id == h.id);
+        let is_stranded = |h: &Handle| {
+            stranded
+                .iter()
+                .any(|s: &mapping::Mapping| s.handle.id == h.id)
+        };
         let (kept, released): (Vec<Handle>, Vec<Handle>) = created
             .iter()
             .partition(|h| is_stranded(h) || self.device.release(h.id).is_err());
         let mut state = self.lock();
-        let promised = build.created();
-        let kept_bytes = sum(&kept);
-        state.pages.kept_promise(kept_bytes);
-        state.pages.broken_promise(promised - kept_bytes);
-        drop(released);
+        state.pages.kept_promise(sum(&created));
+        state.pages.broken_promise(build.created() - sum(&created));
+        state.pages.returned(sum(&released));
         let mut slots: Vec<(Handle, HandleSlot)> = build
             .parts
             .iter()
@@ -255,7 +262,8 @@ impl State {
             ..
         } = self;
         let usable = |free: &crate::space::Free<'_>| {
-            free.freed <= means.freed_until && means.freed_until > 0
+            let awaited = free.freed <= means.freed_until && means.freed_until > 0;
+            (awaited && order.can_be_waited_for(free.ends))
                 || order.usable(free.ends, need.stream, need.reasons)
         };
         let room = |within| pages.headroom(within).min(available);
@@ -282,12 +290,13 @@ impl State {
         budget: u64,
     ) -> Option<u64> {
         let usable = |ends: &Ends| self.order.usable(ends, need.stream, need.reasons);
-        let frees = self.backing.pending_frees(usable);
+        let waitable = |ends: &Ends| self.order.can_be_waited_for(ends);
+        let frees = self.backing.pending_frees(usable, waitable);
         let room = self.pages.headroom(budget);
         let closes = |until: u64| {
             self.backing.can_build(&Terms {
                 wanted: need.wanted(),
-                usable: &|free| free.freed <= until || usable(free.ends),
+                usable: &|free| usable(free.ends) || (free.freed <= until && waitable(free.ends)),
                 pages: &self.pages,
                 ladder,
                 budget: room,
@@ -317,9 +326,9 @@ impl State {
             .collect();
         self.backing
             .settle(&self.order, build, created, &need.fresh());
-        let surplus =
-            self.backing
-                .vacate_surplus(&self.order, mapped.into_iter(), from, to);
+        let surplus = self
+            .backing
+            .vacate_surplus(&self.order, mapped.into_iter(), from, to);
         (self.claim_occupied(need, block, ends), surplus)
     }
 

@@ -140,12 +140,12 @@ impl State {
         Some(self.take(need, place))
     }
 
-    /// Takes memory that is free, whoever used it last; of what there is, that which was freed
-    /// first. The claim's ends say what the request's stream has to wait for. Gives with it the
-    /// number of the latest free that it waits for.
+    /// A place in memory that the request's stream may use after waits, of which as little as can
+    /// be was freed lately; and the number of the latest free that it has to wait for.
     pub(super) fn oldest_place(&self, need: &Need) -> Option<(u64, u64)> {
         let usable = |ends: &Ends| self.order.usable(ends, need.stream, need.reasons);
-        self.backing.find_oldest(need.wanted(), usable)
+        let waitable = |ends: &Ends| self.order.can_be_waited_for(ends);
+        self.backing.find_oldest(need.wanted(), usable, waitable)
     }
 
     /// Takes a small block, whoever used its memory last.
@@ -153,7 +153,11 @@ impl State {
         if !need.small {
             return None;
         }
-        let taken = self.small.take_any(need.size, need.alignment)?;
+        let order = &self.order;
+        let acceptable = |ends: &Ends| {
+            order.usable(ends, need.stream, need.reasons) || order.can_be_waited_for(ends)
+        };
+        let taken = self.small.take_any(need.size, need.alignment, acceptable)?;
         Some(small_claim(need, taken))
     }
 
@@ -307,7 +311,11 @@ impl State {
         for stream in order.finished() {
             let forgotten = |ends: &Ends| {
                 let named = ends.iter().any(|end| end.stream == stream);
-                named.then(|| ends.iter().filter(|&end| !order.is_completed(end)).collect())
+                named.then(|| {
+                    ends.iter()
+                        .filter(|&end| !order.is_completed(end))
+                        .collect()
+                })
             };
             backing.rewrite(order, forgotten);
             small.rewrite(forgotten);

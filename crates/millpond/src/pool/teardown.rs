@@ -11,8 +11,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (blocks, live, idle) = {
             let state = self.lock();
-            let idle =
-                state.backing.handles() == 0 && state.backing.reservations.count() == 0;
+            let idle = state.backing.handles() == 0 && state.backing.reservations.count() == 0;
             (state.blocks.count(), state.blocks.live_bytes(), idle)
         };
         if idle {

@@ -107,16 +107,21 @@ impl Small {
         self.take_run(size, alignment, usable)
     }
 
-    /// Takes a block out of memory that is free, whoever used it last.
-    pub(crate) fn take_any(&mut self, size: u64, alignment: u64) -> Option<Taken> {
+    /// Takes a block out of memory that `acceptable` accepts, whoever used it last.
+    pub(crate) fn take_any(
+        &mut self,
+        size: u64,
+        alignment: u64,
+        acceptable: impl Fn(&Ends) -> bool,
+    ) -> Option<Taken> {
         let silos = self.extents.silos();
-        let fits = silos.filter_map(|silo| self.extents.find(silo, size, alignment, |_| true));
+        let fits = silos.filter_map(|silo| self.extents.find(silo, size, alignment, &acceptable));
         let smallest = fits.min_by_key(|fit| (self.extents.get(fit.id).size, fit.address));
         if let Some(fit) = smallest {
             let (extent, ends) = self.extents.take(fit.id, fit.address, size);
             return Some(self.taken(extent, ends));
         }
-        self.take_run(size, alignment, |_| true)
+        self.take_run(size, alignment, acceptable)
     }
 
     /// Takes neighbouring free extents that `accept` accepts and that together are large enough.
@@ -143,7 +148,9 @@ impl Small {
             let Some(aligned) = align_up(start, alignment) else {
                 continue;
             };
-            let fits = aligned.checked_add(size).is_some_and(|needed| needed <= end);
+            let fits = aligned
+                .checked_add(size)
+                .is_some_and(|needed| needed <= end);
             let run = Run {
                 first,
                 start,
@@ -177,7 +184,13 @@ impl Small {
 
     /// Adds a region, and takes a block out of it. The earlier uses of the region's memory ended
     /// at `ends`.
-    pub(crate) fn add_region(&mut self, address: u64, ends: Ends, size: u64, alignment: u64) -> Taken {
+    pub(crate) fn add_region(
+        &mut self,
+        address: u64,
+        ends: Ends,
+        size: u64,
+        alignment: u64,
+    ) -> Taken {
         let region = self.regions.insert(Region { address, blocks: 0 }) as u32;
         let id = self.extents.insert_taken(address, REGION, region);
         let id = self.extents.free_extent(id, ends);
@@ -240,7 +253,9 @@ impl Small {
         let covered = self.extents.validate()?;
         let regions = self.regions.len() as u64 * REGION;
         if covered != regions {
-            return Err(format!("extents cover {covered} bytes of {regions} in regions"));
+            return Err(format!(
+                "extents cover {covered} bytes of {regions} in regions"
+            ));
         }
         for (number, region) in &self.regions {
             let kept = self.kept == Some(number as u32);

@@ -76,7 +76,9 @@ impl Reservations {
     /// An address in the widest gap, if that is `size` bytes or more: away from what is mapped
     /// already, so that both can grow. `alignment` is that of the reservations or less.
     pub(crate) fn site(&self, size: u64, alignment: u64) -> Option<u64> {
-        let widest = self.gaps().max_by_key(|gap| (gap.end - gap.start, u64::MAX - gap.start))?;
+        let widest = self
+            .gaps()
+            .max_by_key(|gap| (gap.end - gap.start, u64::MAX - gap.start))?;
         let width = widest.end - widest.start;
         let spare = width.checked_sub(size)?;
         // What grows mostly grows upwards.
@@ -157,6 +159,7 @@ impl Reservations {
     }
 
     /// Bytes claimed.
+    #[cfg(test)]
     pub(crate) fn claimed_bytes(&self) -> u64 {
         let all = self.by_base.values().flat_map(|r| r.claimed.iter());
         all.map(|(start, end)| end - start).sum()

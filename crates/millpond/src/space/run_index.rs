@@ -167,7 +167,10 @@ mod tests {
         assert_eq!(first(&index, 768), Some(3));
         assert_eq!(first(&index, 1536), Some(5));
         assert_eq!(first(&index, 2 << 30), None);
-        assert_eq!(index.first_fit(768, length_of, |s| (s > 5).then_some(s)), Some(7));
+        assert_eq!(
+            index.first_fit(768, length_of, |s| (s > 5).then_some(s)),
+            Some(7)
+        );
         assert!(index.remove(3, 1280));
         assert_eq!(first(&index, 768), Some(5));
         let all: Vec<u64> = index.at_least(1, length_of).collect();

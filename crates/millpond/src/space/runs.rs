@@ -100,7 +100,10 @@ impl FreeRuns {
             run = lower;
             run_start = below;
         }
-        if self.by_start.get(&end).is_some_and(|above| above.silo == silo)
+        if self
+            .by_start
+            .get(&end)
+            .is_some_and(|above| above.silo == silo)
             && !self.walls.contains(&end)
         {
             let upper = self.unlist(end);
@@ -312,7 +315,11 @@ impl FreeRuns {
             {
                 return fault("is not covered by its pieces");
             }
-            if run.pieces.iter().any(|piece| Silo::of(&piece.ends) != run.silo) {
+            if run
+                .pieces
+                .iter()
+                .any(|piece| Silo::of(&piece.ends) != run.silo)
+            {
                 return fault("holds a piece of another silo");
             }
         }

@@ -7,8 +7,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::order::{End, Ends, StreamIndex};
 
-mod model;
-
 fn ends(all: &[(u32, u64)]) -> Ends {
     let end = |&(stream, position)| End {
         stream: StreamIndex(stream),
@@ -27,7 +25,7 @@ fn at(grains: u64) -> u64 {
 /// One extent of this many grains, taken.
 fn one(grains: u64) -> (Extents, ExtentId) {
     let mut extents = Extents::new();
-    let id = extents.insert_taken(BASE, grains * GRAIN, false, false);
+    let id = extents.insert_taken(BASE, grains * GRAIN, 0);
     (extents, id)
 }
 
@@ -62,111 +60,11 @@ fn what_is_not_taken_of_an_extent_keeps_its_ends() {
 }
 
 #[test]
-fn freed_neighbours_of_one_silo_become_one_with_the_later_end() {
-    let (mut extents, low) = one(6);
-    let middle = extents.split_taken(low, at(2));
-    let high = extents.split_taken(middle, at(4));
-    extents.free_extent(low, ends(&[(1, 9)]));
-    extents.free_extent(high, ends(&[(1, 4)]));
-    extents.validate().unwrap();
-    let whole = extents.free_extent(middle, ends(&[(1, 6)]));
-    extents.validate().unwrap();
-    let extent = extents.get(whole);
-    assert_eq!((extent.address, extent.size), (at(0), 6 * GRAIN));
-    assert_eq!(extent.ends, ends(&[(1, 9)]));
-}
-
-#[test]
-fn neighbours_of_different_silos_stay_apart() {
-    let (mut extents, low) = one(4);
-    let high = extents.split_taken(low, at(2));
-    extents.free_extent(low, ends(&[(1, 1)]));
-    extents.free_extent(high, ends(&[(2, 1)]));
-    extents.validate().unwrap();
-    assert_eq!(extents.free().count(), 2);
-    assert_eq!(extents.free_in(Silo::of_stream(StreamIndex(1))), [low]);
-    assert_eq!(extents.free_in(Silo::of_stream(StreamIndex(2))), [high]);
-}
-
-#[test]
-fn ranges_used_on_several_streams_merge_and_forget_no_stream() {
-    let (mut extents, low) = one(4);
-    let high = extents.split_taken(low, at(2));
-    extents.free_extent(low, ends(&[(1, 5), (2, 3)]));
-    let whole = extents.free_extent(high, ends(&[(2, 8), (3, 1)]));
-    extents.validate().unwrap();
-    let merged: BTreeSet<(u32, u64)> = extents
-        .get(whole)
-        .ends
-        .iter()
-        .map(|end| (end.stream.0, end.position))
-        .collect();
-    assert_eq!(merged, BTreeSet::from([(1, 5), (2, 8), (3, 1)]));
-    assert_eq!(extents.free_in(Silo::COMMON), [whole]);
-}
-
-#[test]
-fn an_extent_whose_ends_change_moves_to_its_new_silo_and_merges_there() {
-    let (mut extents, low) = one(4);
-    let high = extents.split_taken(low, at(2));
-    extents.free_extent(low, ends(&[(1, 1)]));
-    extents.free_extent(high, ends(&[]));
-    assert_eq!(extents.free().count(), 2);
-    extents.change_ends(low, |ends| ends.retain(|_| false));
-    extents.validate().unwrap();
-    assert_eq!(extents.free().count(), 1);
-    assert_eq!(extents.free_in(Silo::COMMON).len(), 1);
-}
-
-#[test]
-fn ranges_that_touch_across_reservations_never_merge() {
-    let mut extents = Extents::new();
-    let low = extents.insert_taken(at(0), 4 * GRAIN, false, false);
-    let high = extents.insert_taken(at(4), 4 * GRAIN, false, false);
-    extents.free_extent(low, ends(&[]));
-    extents.free_extent(high, ends(&[]));
-    extents.validate().unwrap();
-    assert_eq!(extents.free().count(), 2);
-    assert_eq!((extents.next(low), extents.previous(high)), (None, None));
-    // What lies at the border has nothing backed beyond it in its own reservation.
-    assert_eq!(extents.free_below_gap(at(4)), Some(low));
-    assert_eq!(extents.free_above_gap(at(4)), Some(high));
-}
-
-#[test]
-fn a_range_backed_between_two_others_joins_them_and_taken_out_parts_them() {
-    let mut extents = Extents::new();
-    let low = extents.insert_taken(at(0), 2 * GRAIN, false, true);
-    let high = extents.insert_taken(at(4), 2 * GRAIN, true, false);
-    extents.free_extent(low, ends(&[]));
-    extents.free_extent(high, ends(&[]));
-    assert_eq!(extents.free_below_gap(at(2)), Some(low));
-    assert_eq!(extents.free_above_gap(at(4)), Some(high));
-    let middle = extents.insert_taken(at(2), 2 * GRAIN, true, true);
-    extents.validate().unwrap();
-    assert_eq!(extents.previous(middle), Some(low));
-    assert_eq!(extents.next(middle), Some(high));
-    assert_eq!(extents.free_below_gap(at(2)), None, "there is no gap now");
-    extents.remove_taken(middle);
-    extents.validate().unwrap();
-    assert_eq!((extents.next(low), extents.previous(high)), (None, None));
-    assert_eq!(extents.free_below_gap(at(2)), Some(low));
-    assert_eq!(extents.free_above_gap(at(4)), Some(high));
-}
-
-#[test]
-fn only_free_extents_are_found_beside_a_gap() {
-    let (extents, _) = one(4);
-    assert_eq!(extents.free_below_gap(at(4)), None);
-    assert_eq!(extents.free_above_gap(at(0)), None);
-}
-
-#[test]
 fn the_best_fit_is_the_smallest_that_holds_the_aligned_request() {
     let mut extents = Extents::new();
     // At grain 1 with 5 grains, at grain 17 with 6, at grain 32 with 9.
     for (start, grains) in [(1, 5), (17, 6), (32, 9)] {
-        let id = extents.insert_taken(at(start), grains * GRAIN, false, false);
+        let id = extents.insert_taken(at(start), grains * GRAIN, start as u32);
         extents.free_extent(id, ends(&[]));
     }
     let find = |grains: u64, alignment: u64| {
@@ -183,48 +81,6 @@ fn the_best_fit_is_the_smallest_that_holds_the_aligned_request() {
     assert_eq!(none, None);
     let unknown = Silo::of_stream(StreamIndex(900));
     assert_eq!(extents.find(unknown, GRAIN, GRAIN, |_| true), None);
-}
-
-#[test]
-fn gaps_end_at_their_reservation_even_where_the_next_one_touches() {
-    let mut reservations = Reservations::default();
-    reservations.add(at(0), 4 * GRAIN);
-    reservations.add(at(4), 4 * GRAIN);
-    let gaps: Vec<Gap> = reservations.gaps().collect();
-    let (low, high) = (
-        Gap {
-            start: at(0),
-            end: at(4),
-        },
-        Gap {
-            start: at(4),
-            end: at(8),
-        },
-    );
-    assert_eq!(gaps, [low, high]);
-    assert!(!reservations.joins(at(4)), "a border joins nothing");
-    assert!(reservations.joins(at(3)) && reservations.joins(at(5)));
-    assert!(!reservations.joins(at(0)) && !reservations.joins(at(8)));
-    assert_eq!(reservations.around(at(4)), Some((at(4), 4 * GRAIN)));
-    assert_eq!(reservations.around(at(8)), None);
-    assert_eq!(reservations.around(0), None);
-}
-
-#[test]
-fn a_forgotten_reservation_takes_its_bytes_and_claims_along() {
-    let mut reservations = Reservations::default();
-    reservations.add(at(0), 4 * GRAIN);
-    reservations.add(at(8), 2 * GRAIN);
-    reservations.claim(at(1), at(3));
-    assert_eq!((reservations.bytes(), reservations.count()), (6 * GRAIN, 2));
-    reservations.remove(at(0));
-    reservations.remove(at(1));
-    assert_eq!((reservations.bytes(), reservations.count()), (2 * GRAIN, 1));
-    assert_eq!(reservations.claimed_bytes(), 0);
-    assert_eq!(
-        reservations.iter().collect::<Vec<_>>(),
-        [(at(8), 2 * GRAIN)]
-    );
 }
 
 /// Reservations of the model, in grains: the second and third touch.
@@ -257,21 +113,17 @@ proptest! {
                 claimed.retain(|grain| !(start..end).contains(grain));
             }
             prop_assert_eq!(reservations.claimed_bytes(), claimed.len() as u64 * GRAIN);
-            let mut expected = Vec::new();
-            for (first, border) in RESERVED {
-                let mut grain = first;
-                while grain < border {
-                    let start = grain;
-                    while grain < border && !claimed.contains(&grain) {
-                        grain += 1;
-                    }
-                    if start < grain {
-                        expected.push(Gap { start: at(start), end: at(grain) });
-                    }
-                    grain += 1;
+            for grain in 0..70 {
+                let free = |grain: &u64| {
+                    RESERVED.iter().any(|(s, e)| (*s..*e).contains(grain)) && !claimed.contains(grain)
+                };
+                let border = |grain: u64| RESERVED.iter().any(|&(s, e)| s == grain || e == grain);
+                let above = (grain..70).take_while(|g| free(g) && (*g == grain || !border(*g)));
+                if !free(&grain) {
+                    continue;
                 }
+                prop_assert_eq!(reservations.room_above(at(grain)), above.count() as u64 * GRAIN);
             }
-            prop_assert_eq!(reservations.gaps().collect::<Vec<_>>(), expected);
         }
     }
 }
