@@ -60,7 +60,12 @@ impl Reservations {
         let Some((base, size)) = self.around(address) else {
             return 0;
         };
-        let next = self.by_base[&base].claimed.range(address..).next();
+        let claimed = &self.by_base[&base].claimed;
+        let around = claimed.range(..=address).next_back();
+        if around.is_some_and(|(_, &end)| end > address) {
+            return 0;
+        }
+        let next = claimed.range(address..).next();
         next.map_or(base + size, |(&start, _)| start) - address
     }
 
