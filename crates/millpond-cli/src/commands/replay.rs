@@ -2,14 +2,16 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use millpond::device::CudaDevice;
+use millpond::pool::Waits;
 
 use crate::device::DeviceName;
-use crate::replay::{self, Outcome, Progress, ReplayError, Scale, Settings, prepare};
+use crate::replay::{self, Outcome, PoolSettings, Progress, ReplayError, Scale, Settings, prepare};
 use crate::size::ByteSize;
 
 /// Replay recordings of real jobs against the pool.
@@ -47,18 +49,58 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     limit: Option<ByteSize>,
 
+    /// What the pool does when nothing free may be used by the asking stream yet, but something
+    /// could after a wait that it inserts there.
+    #[arg(long, value_enum, default_value_t)]
+    waits: WaitsArg,
+
+    /// Play the recording N times with the same pool, each time when the device is done with the
+    /// one before; one row, or JSON object, for each. What is reserved then counts from what the
+    /// pool still holds.
+    #[arg(long, value_name = "N")]
+    repeat: Option<NonZeroU32>,
+
+    /// Look for the smallest --limit, in steps of 2 MiB, at which no allocation fails: what of a
+    /// GPU the job needs (`min limit`, in JSON `min_limit_bytes`). The other figures are those
+    /// without a limit.
+    #[arg(long, conflicts_with_all = ["limit", "repeat"])]
+    min_limit: bool,
+
     /// Hold the streams of the device `host` back at random, by this seed. On other devices it
     /// changes nothing.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Print one JSON object a line, one for each recording, in place of the table.
+    /// Print one JSON object a line, one for each recording or repetition, in place of
+    /// the table.
     #[arg(long)]
     json: bool,
 
     /// No progress bar and no notes; errors are still printed.
     #[arg(long)]
     quiet: bool,
+}
+
+/// [`Waits`], as people choose them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
+enum WaitsArg {
+    /// The least memory: grow hardly beyond what was ever live, then insert a wait.
+    MemoryFirst,
+    /// Some memory for the sake of time: insert a wait only where it saves much.
+    #[default]
+    Balanced,
+    /// No waits, as long as there is any memory to take: CUDA's own order.
+    TimeFirst,
+}
+
+impl From<WaitsArg> for Waits {
+    fn from(waits: WaitsArg) -> Waits {
+        match waits {
+            WaitsArg::MemoryFirst => Waits::MemoryFirst,
+            WaitsArg::Balanced => Waits::Balanced,
+            WaitsArg::TimeFirst => Waits::TimeFirst,
+        }
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -71,6 +113,12 @@ Examples:
       The same on the first GPU: blocks are filled and verified by kernels on their own streams.
   millpond replay --device sim --limit 4500MiB --json traces/gnn_sampled.csv.gz
       Does the job fit in 4500 MiB? Exit code 0 if it does.
+  millpond replay --device sim --min-limit traces/gnn_sampled.csv.gz
+      In how much does it fit?
+  millpond replay --device sim --repeat 5 traces/gnn_sampled.csv.gz
+      What is left to do for the driver when the pool has seen the job before.
+  millpond replay --device sim --waits memory-first traces/*.ordered.csv.gz
+      What memory can be saved if streams may be held up, and by how much they are.
   millpond replay --scale 1 traces/gnn_sampled.csv.gz
       The same at full size, in half of the free memory; this takes minutes.
   millpond replay --device-size 256MiB --seed 7 traces/offload_streams.ordered.csv.gz
@@ -79,6 +127,18 @@ Examples:
 Time: `host ns/op` is the pool's own (on sim, that of the whole loop, device included), `driver
 ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release): by the
 clock on host and cuda:N, by the table of measured costs on sim. Taking the pool down is not counted.
+
+Waits: `waits` are those that the pool inserted into streams (in JSON `waits_inserted`, beside
+`events_recorded` and `event_queries`). `delay` (`final_delay_share`) is how much later the job's
+device is done than in the same replay where inserted waits cost nothing, as a share of the time
+in which the device was active. Only `sim` can tell, and only of ordered CSVs; elsewhere it is
+`null` in JSON. A delay spreads along streams, through the job's own waits, and to the host where
+it had nothing ahead of the device.
+
+Smallest limit: the range between what is live and what was enough without a limit is halved. A
+job that completes at one limit need not do so at every larger one, and on host and cuda:N two
+replays may differ: what is said completed when it was tried, and 2 MiB less did not. It is `null`
+where allocations fail even with the whole device.
 
 Exit code: 0 if nothing failed and nothing was corrupt, 1 if something was or a recording could
 not be replayed, 2 if the arguments are wrong.
@@ -109,20 +169,27 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
         device: args.device,
         device_size: args.device_size.map(|size| size.0),
         scale: args.scale,
-        limit: args.limit.map(|size| size.0),
+        pool: PoolSettings {
+            limit: args.limit.map(|size| size.0),
+            waits: args.waits.into(),
+        },
         seed: args.seed,
+        repeat: args.repeat,
+        min_limit: args.min_limit,
     };
     let mut outcomes = Vec::new();
     let mut clean = true;
     for path in &args.traces {
         match replay_one(path, args, &settings) {
-            Ok(outcome) => {
-                clean &= outcome.is_clean();
-                report_findings(path, &outcome);
-                if args.json && !print_json(&outcome) {
-                    return ExitCode::FAILURE;
+            Ok(replayed) => {
+                for outcome in &replayed {
+                    clean &= outcome.is_clean();
+                    report_findings(path, outcome);
+                    if args.json && !print_json(outcome) {
+                        return ExitCode::FAILURE;
+                    }
                 }
-                outcomes.push(outcome);
+                outcomes.extend(replayed);
             }
             Err(error) => {
                 clean = false;
@@ -143,7 +210,11 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     }
 }
 
-fn replay_one(path: &Path, args: &ReplayArgs, settings: &Settings) -> Result<Outcome, ReplayError> {
+fn replay_one(
+    path: &Path,
+    args: &ReplayArgs,
+    settings: &Settings,
+) -> Result<Vec<Outcome>, ReplayError> {
     let mut trace = millpond_trace::read_path(path)?;
     let notes = std::mem::take(&mut trace.notes);
     let prepared = prepare(trace, settings)?;

@@ -9,11 +9,13 @@
 //!   passed on.
 //! - All streams and events of the session are the session's own, and go with it.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use millpond::Pool;
 use millpond::device::{Device, EventId, StreamId, StreamOrder};
+use millpond::pool::Waits;
+use millpond::{Pool, Statistics};
 use millpond_trace::{Op, Step};
 
 use super::error::ReplayError;
@@ -52,6 +54,25 @@ pub(super) trait Companion {
     fn freeing(&mut self, block: LiveBlock) -> Result<(), ReplayError>;
 }
 
+/// How the job's pool is built.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct PoolSettings {
+    /// Bytes that the pool may take; without it, everything.
+    pub(crate) limit: Option<u64>,
+    pub(crate) waits: Waits,
+}
+
+/// What the pool did in one repetition of the job. Sizes are in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Tally {
+    pub(super) failed_allocations: u64,
+    pub(super) peak_live: u64,
+    pub(super) peak_reserved: u64,
+    pub(super) waits_inserted: u64,
+    pub(super) events_recorded: u64,
+    pub(super) event_queries: u64,
+}
+
 /// See the [module](self).
 pub(super) struct Session<'a> {
     workload: &'a Workload,
@@ -60,11 +81,16 @@ pub(super) struct Session<'a> {
     events: Vec<EventId>,
     /// Where each block is, or [`NOWHERE`].
     addresses: Vec<u64>,
-    /// Time in pool calls, in nanoseconds, where the companion has them timed.
-    pub(super) pool_ns: u64,
-    pub(super) failed_allocations: u64,
-    /// The first failures in full.
-    pub(super) failures: Findings,
+    /// Whether a repetition ends at the first allocation that fails.
+    stops_at_failure: bool,
+    /// Before this repetition.
+    before: Statistics,
+    /// Time in pool calls of this repetition, in nanoseconds, where the companion has them timed.
+    pool_ns: u64,
+    /// Of this repetition, like the failures.
+    failed_allocations: u64,
+    /// The first ones in full.
+    failures: Findings,
 }
 
 impl<'a> Session<'a> {
@@ -72,7 +98,7 @@ impl<'a> Session<'a> {
     pub(super) fn new(
         workload: &'a Workload,
         device: Arc<dyn Device>,
-        limit: Option<u64>,
+        settings: PoolSettings,
     ) -> Result<Session<'a>, ReplayError> {
         let streams = (0..workload.streams)
             .map(|_| device.create_stream(StreamOrder::Independent))
@@ -80,8 +106,8 @@ impl<'a> Session<'a> {
         let events = (0..workload.events)
             .map(|_| device.create_event())
             .collect::<Result<_, _>>()?;
-        let mut builder = Pool::builder(device);
-        if let Some(limit) = limit {
+        let mut builder = Pool::builder(device).waits(settings.waits);
+        if let Some(limit) = settings.limit {
             builder = builder.limit(limit);
         }
         Ok(Session {
@@ -90,19 +116,59 @@ impl<'a> Session<'a> {
             streams,
             events,
             addresses: vec![NOWHERE; workload.blocks.len()],
+            stops_at_failure: false,
+            before: Statistics::default(),
             pool_ns: 0,
             failed_allocations: 0,
             failures: Findings::default(),
         })
     }
 
-    pub(super) fn pool(&self) -> &Pool {
-        &self.pool
+    /// Lets repetitions end at the first allocation that fails.
+    pub(super) fn stop_at_failure(&mut self) {
+        self.stops_at_failure = true;
     }
 
     /// The device's stream for each of the workload's.
     pub(super) fn streams(&self) -> &[StreamId] {
         &self.streams
+    }
+
+    /// The device's event for each of the workload's.
+    pub(super) fn events(&self) -> &[EventId] {
+        &self.events
+    }
+
+    /// Begins to count for a repetition of the job.
+    pub(super) fn begin(&mut self) {
+        self.pool.reset_peaks();
+        self.before = self.pool.statistics();
+        self.pool_ns = 0;
+        self.failed_allocations = 0;
+        self.failures = Findings::default();
+    }
+
+    /// What the pool did since the repetition began.
+    pub(super) fn tally(&self) -> Tally {
+        let (now, before) = (self.pool.statistics(), &self.before);
+        Tally {
+            failed_allocations: self.failed_allocations,
+            peak_live: now.peak_live_bytes,
+            peak_reserved: now.peak_reserved_bytes,
+            waits_inserted: now.waits_inserted - before.waits_inserted,
+            events_recorded: now.events_recorded - before.events_recorded,
+            event_queries: now.event_queries - before.event_queries,
+        }
+    }
+
+    /// Time in pool calls since the repetition began, in nanoseconds.
+    pub(super) fn pool_ns(&self) -> u64 {
+        self.pool_ns
+    }
+
+    /// Takes what failed since the repetition began.
+    pub(super) fn take_failures(&mut self) -> Findings {
+        mem::take(&mut self.failures)
     }
 
     /// Makes all calls.
@@ -116,6 +182,9 @@ impl<'a> Session<'a> {
             for step in chunk {
                 companion.before(&self.pool, index, step)?;
                 self.step(companion, index, step)?;
+                if self.stops_at_failure && self.failed_allocations > 0 {
+                    return Ok(());
+                }
                 index += 1;
             }
             progress.advance(chunk.len());

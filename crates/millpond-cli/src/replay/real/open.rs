@@ -52,4 +52,9 @@ impl RealDevice {
     pub(in crate::replay) fn free_memory(&self) -> Result<u64, DeviceError> {
         Ok(self.device.memory_info()?.free)
     }
+
+    /// Bytes of the device's memory.
+    pub(in crate::replay) fn total_memory(&self) -> u64 {
+        self.device.capabilities().total_memory
+    }
 }
