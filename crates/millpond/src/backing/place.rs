@@ -4,6 +4,8 @@
 //! the bottom, and the top empties. A larger one goes where it breaks the fewest handles that are
 //! wholly free, since these can serve anywhere.
 
+use std::collections::VecDeque;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::Backing;
@@ -66,22 +68,53 @@ impl Backing {
 
     /// A place in free memory that `usable` accepts, or `waitable` where it does not: of such
     /// places one whose memory was freed before that of all others, and the number of its latest
-    /// free.
+    /// free. Looks at all that is free, once.
     pub(crate) fn find_oldest(
         &self,
         wanted: Wanted,
         usable: impl Fn(&Ends) -> bool,
         waitable: impl Fn(&Ends) -> bool,
     ) -> Option<(u64, u64)> {
-        let frees = self.pending_frees(&usable, &waitable);
-        let found = |until: u64| {
-            self.find_anywhere(wanted, |free| {
-                usable(free.ends) || (free.freed <= until && waitable(free.ends))
-            })
-        };
-        let place = frees.partition_point(|&until| found(until).is_none());
-        let &until = frees.get(place)?;
-        Some((found(until)?, until))
+        let mut best: Option<(u64, u64)> = None;
+        // A window slides over a stretch: places where it may begin, and those of its pieces that
+        // were freed later than all that follow.
+        let mut places: VecDeque<u64> = VecDeque::new();
+        let mut latest: VecDeque<(u64, u64)> = VecDeque::new();
+        let mut reached = 0;
+        for free in self.free.iter() {
+            let freed = if usable(free.ends) {
+                Some(0)
+            } else {
+                waitable(free.ends).then_some(free.freed)
+            };
+            if free.start != reached || self.free.is_wall(free.start) || freed.is_none() {
+                places.clear();
+                latest.clear();
+            }
+            reached = free.end;
+            let Some(freed) = freed else { continue };
+            while latest.back().is_some_and(|&(_, earlier)| earlier <= freed) {
+                latest.pop_back();
+            }
+            latest.push_back((free.end, freed));
+            places.extend(align_up(free.start, wanted.alignment));
+            while let Some(&place) = places.front()
+                && place
+                    .checked_add(wanted.size)
+                    .is_some_and(|end| end <= free.end)
+            {
+                places.pop_front();
+                while latest.front().is_some_and(|&(end, _)| end <= place) {
+                    latest.pop_front();
+                }
+                let until = latest.front().map_or(0, |&(_, freed)| freed);
+                let better = best.is_none_or(|(_, best)| until < best);
+                if better && self.is_disjoint(place, wanted.size) {
+                    best = Some((place, until));
+                }
+            }
+        }
+        best
     }
 
     /// The numbers of the frees of all memory that `waitable` accepts and `usable` does not, in

@@ -13,7 +13,7 @@ use crate::backing::{Build, Lack, Part, Terms, Vacated};
 use crate::device::{DeviceError, HandleProperties, Status};
 use crate::mapping;
 use crate::order::{End, Ends};
-use crate::pages::{Handle, HandleSlot};
+use crate::pages::{Handle, HandleSlot, Ladder};
 
 /// Why a growth came to nothing.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Refused {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Means {
     /// Free memory that the asking stream has to wait for, up to this number of a free.
-    pub(super) freed_until: u64,
+    pub(super) awaited: Option<u64>,
     /// New handles where they are cheapest, up to so many reserved bytes.
     pub(super) budget: u64,
     /// New handles where nothing else serves, up to so many reserved bytes.
@@ -48,7 +48,7 @@ impl Inner {
                 state.begin_growth(need, self.setting.ladder(), means, available)
             };
             match begun {
-                Ok(build) => match self.carry_out(need, build, means.freed_until > 0) {
+                Ok(build) => match self.carry_out(need, build, means.awaited.is_some()) {
                     Err(refused) if refused.wall == Wall::DeviceFull && available > 0 => {
                         let asked_before = available < u64::MAX;
                         let info = if asked_before {
@@ -251,7 +251,7 @@ impl State {
     fn begin_growth(
         &mut self,
         need: &Need,
-        ladder: crate::pages::Ladder,
+        ladder: Ladder,
         means: Means,
         available: u64,
     ) -> Result<Build, Lack> {
@@ -262,9 +262,10 @@ impl State {
             ..
         } = self;
         let usable = |free: &crate::space::Free<'_>| {
-            let awaited = free.freed <= means.freed_until && means.freed_until > 0;
-            (awaited && order.can_be_waited_for(free.ends))
-                || order.usable(free.ends, need.stream, need.reasons)
+            let awaited = means
+                .awaited
+                .is_some_and(|until| free.freed <= until && order.can_be_waited_for(free.ends));
+            awaited || order.usable(free.ends, need.stream, need.reasons)
         };
         let room = |within| pages.headroom(within).min(available);
         let terms = Terms {
@@ -281,17 +282,19 @@ impl State {
     }
 
     /// The number of the latest free up to which the stream would have to wait for memory to be
-    /// put together for the request, without more new handles than `budget` allows; if waiting
-    /// helps at all.
+    /// put together for the request, without more new handles than `budget` allows; if that is
+    /// less than `before`.
     pub(super) fn oldest_growth(
         &self,
         need: &Need,
-        ladder: crate::pages::Ladder,
+        ladder: Ladder,
         budget: u64,
+        before: u64,
     ) -> Option<u64> {
         let usable = |ends: &Ends| self.order.usable(ends, need.stream, need.reasons);
         let waitable = |ends: &Ends| self.order.can_be_waited_for(ends);
-        let frees = self.backing.pending_frees(usable, waitable);
+        let mut frees = self.backing.pending_frees(usable, waitable);
+        frees.truncate(frees.partition_point(|&freed| freed < before));
         let room = self.pages.headroom(budget);
         let closes = |until: u64| {
             self.backing.can_build(&Terms {
@@ -303,6 +306,11 @@ impl State {
                 forced: 0,
             })
         };
+        // Most often there is none.
+        let &last = frees.last()?;
+        if !closes(last) {
+            return None;
+        }
         let place = frees.partition_point(|&until| !closes(until));
         frees.get(place).copied()
     }

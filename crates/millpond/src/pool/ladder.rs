@@ -66,7 +66,7 @@ impl Inner {
         }
         let may_wait = shared && self.reuse.allow_internal_dependencies;
         let mut means = Means {
-            freed_until: 0,
+            awaited: None,
             budget,
             within: if may_wait { waits_budget } else { u64::MAX },
         };
@@ -74,14 +74,14 @@ impl Inner {
             Ok(claim) => return Ok(claim),
             Err(refused) => refused,
         };
-        if may_wait && let Some(claim) = self.claim_after_waits(need, budget, &mut refused) {
+        if may_wait && let Some(claim) = self.claim_after_waits(need, budget) {
             return Ok(claim);
         }
         if means.within < u64::MAX {
             means.within = u64::MAX;
             refused = match self.grow(need, means) {
                 Ok(claim) => return Ok(claim),
-                Err(refused) => refused,
+                Err(again) => again.after(refused),
             };
         }
         self.observe(Marking::All);
@@ -97,7 +97,7 @@ impl Inner {
             }
             match self.grow(need, means) {
                 Ok(claim) => return Ok(claim),
-                Err(again) => refused.replace(again),
+                Err(again) => refused = again.after(refused),
             }
             if self.give_back_plain() {
                 continue;
@@ -123,43 +123,36 @@ impl Inner {
 
     /// Takes memory that other streams are not done with, and lets the asking stream wait for
     /// them: that which was freed first, be it in one place or put together.
-    fn claim_after_waits(&self, need: &Need, budget: u64, refused: &mut Refused) -> Option<Claim> {
+    fn claim_after_waits(&self, need: &Need, budget: u64) -> Option<Claim> {
         let (claim, built) = {
             let mut state = self.lock();
             if let Some(claim) = state.claim_any_small(need) {
                 (Some(claim), None)
             } else {
                 let place = state.oldest_place(need);
-                let built = state.oldest_growth(need, self.setting.ladder(), budget);
-                match (place, built) {
-                    (Some((place, until)), built) if built.is_none_or(|built| until <= built) => {
-                        (Some(state.take(need, place)), None)
-                    }
-                    (_, built) => (None, built),
+                let before = place.map_or(u64::MAX, |(_, until)| until);
+                let ladder = self.setting.ladder();
+                match state.oldest_growth(need, ladder, budget, before) {
+                    None => (place.map(|(place, _)| state.take(need, place)), None),
+                    built => (None, built),
                 }
             }
         };
         if let Some(until) = built {
             let means = Means {
-                freed_until: until,
+                awaited: Some(until),
                 budget,
                 within: 0,
             };
-            return match self.grow(need, means) {
-                Ok(claim) => Some(claim),
-                Err(again) => {
-                    refused.replace(again);
-                    None
-                }
-            };
+            return self.grow(need, means).ok();
         }
         let claim = claim?;
         let missing: Vec<End> = claim.ends.iter().collect();
         match self.insert_waits(need.key, &missing) {
             Ok(()) => Some(claim),
             Err(error) => {
+                tracing::debug!(%error, "a wait could not be inserted");
                 self.lock().unclaim(claim);
-                refused.error = Some(error);
                 None
             }
         }
@@ -212,9 +205,11 @@ impl Inner {
 }
 
 impl Refused {
-    /// Keeps the later wall, and the later error unless there is none.
-    fn replace(&mut self, later: Refused) {
-        self.wall = later.wall;
-        self.error = later.error.or(self.error.take());
+    /// The later refusal, with the earlier one's error if it has none of its own.
+    fn after(self, earlier: Refused) -> Refused {
+        Refused {
+            wall: self.wall,
+            error: self.error.or(earlier.error),
+        }
     }
 }

@@ -153,11 +153,11 @@ impl State {
         if !need.small {
             return None;
         }
-        let order = &self.order;
+        let State { order, small, .. } = self;
         let acceptable = |ends: &Ends| {
             order.usable(ends, need.stream, need.reasons) || order.can_be_waited_for(ends)
         };
-        let taken = self.small.take_any(need.size, need.alignment, acceptable)?;
+        let taken = small.take_any(need.size, need.alignment, acceptable)?;
         Some(small_claim(need, taken))
     }
 

@@ -70,6 +70,11 @@ impl FreeRuns {
         self.walls.insert(address);
     }
 
+    /// Whether nothing merges across this address.
+    pub(crate) fn is_wall(&self, address: u64) -> bool {
+        self.walls.contains(&address)
+    }
+
     /// Frees a range. `alike` says of two pasts that nobody will ever have to tell them apart.
     pub(crate) fn insert(
         &mut self,
