@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::doctor::DoctorArgs;
+use crate::commands::generate::GenerateArgs;
 use crate::commands::replay::ReplayArgs;
 
 /// A GPU memory pool in stream order: look at this machine, replay recordings of real jobs.
@@ -17,5 +18,6 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Doctor(DoctorArgs),
+    Generate(GenerateArgs),
     Replay(ReplayArgs),
 }

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         .init();
     match cli.command {
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Generate(args) => commands::generate::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
     }
 }

@@ -1,17 +1,12 @@
 //! `millpond replay`, as a user runs it.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Output;
+mod support;
 
-use assert_cmd::Command;
+use std::fs;
+
 use serde_json::Value;
 
-fn trace(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../traces")
-        .join(name)
-}
+use support::{number, objects, replay, stderr, stdout, trace};
 
 /// All recordings of the repository.
 const TRACES: [&str; 7] = [
@@ -23,31 +18,6 @@ const TRACES: [&str; 7] = [
     "rmm_cupy_log.csv.gz",
     "small_full_context.pickle.gz",
 ];
-
-fn replay(arguments: &[&str], traces: &[PathBuf]) -> Output {
-    let mut command = Command::cargo_bin("millpond").unwrap();
-    command.arg("replay").args(arguments).args(traces);
-    command.output().unwrap()
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> &str {
-    std::str::from_utf8(&output.stderr).unwrap()
-}
-
-fn objects(output: &Output) -> Vec<Value> {
-    let parse = |line| serde_json::from_str(line).unwrap();
-    stdout(output).lines().map(parse).collect()
-}
-
-fn number(object: &Value, key: &str) -> f64 {
-    object[key]
-        .as_f64()
-        .unwrap_or_else(|| panic!("{key} in {object}"))
-}
 
 fn assert_complete_and_clean(object: &Value, device: &str) {
     assert_eq!(object["device"], device);

@@ -14,6 +14,9 @@
 //! # Ok::<(), millpond_trace::TraceError>(())
 //! ```
 //!
+//! And back: [`write_ordered_csv`] writes a trace, and [`JobKind::generate`] makes some that are in no
+//! file.
+//!
 //! # Invariants
 //! - Every reader ends in a [`Trace`] that [`Trace::validate`] accepts, or in one [`TraceError`].
 //! - No input makes a reader panic, recurse, or hold more memory than [`Limits`] allows;
@@ -30,6 +33,7 @@ mod builder;
 mod error;
 mod event_csv;
 mod fields;
+mod generate;
 mod input;
 mod limits;
 mod model;
@@ -37,14 +41,17 @@ mod ordered_csv;
 mod pickle;
 mod pytorch;
 mod rmm_log;
+mod write;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 pub use error::{ErrorKind, Position, TraceError};
+pub use generate::JobKind;
 pub use limits::Limits;
 pub use model::{Format, InvalidTrace, Op, ReservedAction, ReservedStep, Step, Trace, TraceRule};
+pub use write::write_ordered_csv;
 
 use input::{Content, Input};
 

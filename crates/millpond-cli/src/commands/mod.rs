@@ -1,4 +1,5 @@
 //! One file for each subcommand: its arguments and what it does.
 
 pub(crate) mod doctor;
+pub(crate) mod generate;
 pub(crate) mod replay;

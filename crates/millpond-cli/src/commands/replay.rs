@@ -5,11 +5,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use millpond::device::CudaDevice;
+use millpond::pool::Waits;
 
 use crate::device::DeviceName;
-use crate::replay::{self, Outcome, Progress, ReplayError, Scale, Settings, prepare};
+use crate::replay::{self, Outcome, PoolSettings, Progress, ReplayError, Scale, Settings, prepare};
 use crate::size::ByteSize;
 
 /// Replay recordings of real jobs against the pool.
@@ -47,6 +48,11 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     limit: Option<ByteSize>,
 
+    /// What the pool does when nothing free may be used by the asking stream yet, but something
+    /// could after a wait that it inserts there.
+    #[arg(long, value_enum, default_value_t)]
+    waits: WaitsArg,
+
     /// Hold the streams of the device `host` back at random, by this seed. On other devices it
     /// changes nothing.
     #[arg(long, value_name = "N")]
@@ -61,6 +67,28 @@ pub(crate) struct ReplayArgs {
     quiet: bool,
 }
 
+/// [`Waits`], as people choose them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
+enum WaitsArg {
+    /// The least memory: grow hardly beyond what was ever live, then insert a wait.
+    MemoryFirst,
+    /// Some memory for the sake of time: insert a wait only where it saves much.
+    #[default]
+    Balanced,
+    /// No waits, as long as there is any memory to take: CUDA's own order.
+    TimeFirst,
+}
+
+impl From<WaitsArg> for Waits {
+    fn from(waits: WaitsArg) -> Waits {
+        match waits {
+            WaitsArg::MemoryFirst => Waits::MemoryFirst,
+            WaitsArg::Balanced => Waits::Balanced,
+            WaitsArg::TimeFirst => Waits::TimeFirst,
+        }
+    }
+}
+
 const EXAMPLES: &str = "\
 Examples:
   millpond replay traces/gnn_sampled.csv.gz
@@ -71,6 +99,8 @@ Examples:
       The same on the first GPU: blocks are filled and verified by kernels on their own streams.
   millpond replay --device sim --limit 4500MiB --json traces/gnn_sampled.csv.gz
       Does the job fit in 4500 MiB? Exit code 0 if it does.
+  millpond replay --device sim --waits memory-first traces/*.ordered.csv.gz
+      What memory can be saved if streams may be held up, and by how much they are.
   millpond replay --scale 1 traces/gnn_sampled.csv.gz
       The same at full size, in half of the free memory; this takes minutes.
   millpond replay --device-size 256MiB --seed 7 traces/offload_streams.ordered.csv.gz
@@ -79,6 +109,13 @@ Examples:
 Time: `host ns/op` is the pool's own (on sim, that of the whole loop, device included), `driver
 ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release): by the
 clock on host and cuda:N, by the table of measured costs on sim. Taking the pool down is not counted.
+
+Waits: `waits` are those that the pool inserted into streams (in JSON `waits_inserted`, with the
+events that it recorded and queried beside it). `delay` (`final_delay_share`) is how much later the
+job's device is done than in the same replay where the inserted waits cost nothing, as a share of the
+time in which the device was active. Only `sim` can tell it, and only of ordered CSVs; elsewhere it is
+`null` in JSON. A delay spreads along streams, through the job's own waits, and to the host where
+it had nothing ahead of the device.
 
 Exit code: 0 if nothing failed and nothing was corrupt, 1 if something was or a recording could
 not be replayed, 2 if the arguments are wrong.
@@ -109,7 +146,10 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
         device: args.device,
         device_size: args.device_size.map(|size| size.0),
         scale: args.scale,
-        limit: args.limit.map(|size| size.0),
+        pool: PoolSettings {
+            limit: args.limit.map(|size| size.0),
+            waits: args.waits.into(),
+        },
         seed: args.seed,
     };
     let mut outcomes = Vec::new();

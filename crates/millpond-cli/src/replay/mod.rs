@@ -1,12 +1,14 @@
 //! A recording of a real job, replayed against the pool on a device.
 //!
 //! - [`workload`]: a recording made ready; [`timeline`]: what the device did meanwhile.
-//! - [`session`]: the job and its pool; [`sim`] and [`real`]: what goes along with it.
+//! - [`session`]: the job and its pool; [`sim`] and [`real`]: what goes along with it;
+//!   [`delay`]: what inserted waits cost.
 //! - [`calls`]: counts driver calls; [`outcome`]: what comes of it; [`findings`]: what goes wrong;
 //!   [`error`]: why there is no outcome.
 //! - [`progress`]: a bar for the impatient.
 
 mod calls;
+mod delay;
 mod error;
 mod findings;
 mod outcome;
@@ -23,6 +25,7 @@ use millpond_trace::Trace;
 pub(crate) use error::ReplayError;
 pub(crate) use outcome::{Outcome, table};
 pub(crate) use progress::Progress;
+pub(crate) use session::PoolSettings;
 pub(crate) use workload::Scale;
 
 use crate::device::DeviceName;
@@ -53,8 +56,7 @@ pub(crate) struct Settings {
     pub(crate) device_size: Option<u64>,
     /// Without it, 1 on the sim, and elsewhere so that it fits.
     pub(crate) scale: Option<Scale>,
-    /// Bytes that the pool may take.
-    pub(crate) limit: Option<u64>,
+    pub(crate) pool: PoolSettings,
     /// For the delays of the host device's streams; without it, there are none.
     pub(crate) seed: Option<u64>,
 }
@@ -72,7 +74,7 @@ enum Target {
 pub(crate) struct Prepared {
     workload: Workload,
     target: Target,
-    limit: Option<u64>,
+    pool: PoolSettings,
     /// The bytes that the recording did not fit into, where it was shrunk.
     shrunk_for: Option<u64>,
 }
@@ -122,7 +124,7 @@ pub(crate) fn prepare(trace: Trace, settings: &Settings) -> Result<Prepared, Rep
     Ok(Prepared {
         workload: Workload::new(trace, factor),
         target,
-        limit: settings.limit,
+        pool: settings.pool,
         shrunk_for: shrunk.then_some(memory),
     })
 }
@@ -151,8 +153,8 @@ impl Prepared {
     /// Replays it.
     pub(crate) fn replay(&self, progress: &Progress) -> Result<Outcome, ReplayError> {
         match &self.target {
-            Target::Sim(memory) => sim::run(&self.workload, *memory, self.limit, progress),
-            Target::Real(device) => real::run(&self.workload, device, self.limit, progress),
+            Target::Sim(memory) => sim::run(&self.workload, *memory, self.pool, progress),
+            Target::Real(device) => real::run(&self.workload, device, self.pool, progress),
         }
     }
 }

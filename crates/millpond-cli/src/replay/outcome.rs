@@ -26,6 +26,12 @@ pub(crate) struct Outcome {
     pub(crate) host_ns_per_op: f64,
     pub(crate) driver_ns_per_op: f64,
     pub(crate) driver_calls: DriverCalls,
+    pub(crate) waits_inserted: u64,
+    pub(crate) events_recorded: u64,
+    pub(crate) event_queries: u64,
+    /// How much later the device is done than without the inserted waits, as a share of the time
+    /// in which it was active; `None` where that cannot be told.
+    pub(crate) final_delay_share: Option<f64>,
     #[serde(skip)]
     pub(crate) failures: Findings,
     #[serde(skip)]
@@ -66,7 +72,14 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
         "host ns/op",
         "driver ns/op",
         "calls",
+        "waits",
     ]);
+    let delays = outcomes
+        .iter()
+        .any(|outcome| outcome.final_delay_share.is_some());
+    if delays {
+        header.push("delay");
+    }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header(header);
@@ -87,7 +100,14 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
             format!("{:.0}", outcome.host_ns_per_op),
             format!("{:.0}", outcome.driver_ns_per_op),
             outcome.driver_calls.total().to_string(),
+            outcome.waits_inserted.to_string(),
         ]);
+        if delays {
+            let share = outcome.final_delay_share;
+            row.push(
+                share.map_or_else(|| "-".to_owned(), |share| format!("{:.2}%", share * 100.0)),
+            );
+        }
         table.add_row(row);
     }
     for column in table.column_iter_mut() {

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use millpond::Pool;
 use millpond::device::{Device, EventId, StreamId, StreamOrder};
+use millpond::pool::Waits;
 use millpond_trace::{Op, Step};
 
 use super::error::ReplayError;
@@ -52,6 +53,14 @@ pub(super) trait Companion {
     fn freeing(&mut self, block: LiveBlock) -> Result<(), ReplayError>;
 }
 
+/// How the job's pool is built.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct PoolSettings {
+    /// Bytes that the pool may take; without it, everything.
+    pub(crate) limit: Option<u64>,
+    pub(crate) waits: Waits,
+}
+
 /// See the [module](self).
 pub(super) struct Session<'a> {
     workload: &'a Workload,
@@ -72,7 +81,7 @@ impl<'a> Session<'a> {
     pub(super) fn new(
         workload: &'a Workload,
         device: Arc<dyn Device>,
-        limit: Option<u64>,
+        settings: PoolSettings,
     ) -> Result<Session<'a>, ReplayError> {
         let streams = (0..workload.streams)
             .map(|_| device.create_stream(StreamOrder::Independent))
@@ -80,8 +89,8 @@ impl<'a> Session<'a> {
         let events = (0..workload.events)
             .map(|_| device.create_event())
             .collect::<Result<_, _>>()?;
-        let mut builder = Pool::builder(device);
-        if let Some(limit) = limit {
+        let mut builder = Pool::builder(device).waits(settings.waits);
+        if let Some(limit) = settings.limit {
             builder = builder.limit(limit);
         }
         Ok(Session {
@@ -103,6 +112,11 @@ impl<'a> Session<'a> {
     /// The device's stream for each of the workload's.
     pub(super) fn streams(&self) -> &[StreamId] {
         &self.streams
+    }
+
+    /// The device's event for each of the workload's.
+    pub(super) fn events(&self) -> &[EventId] {
+        &self.events
     }
 
     /// Makes all calls.

@@ -14,15 +14,26 @@ use millpond_trace::Op;
 
 use super::workload::{Workload, stream_of};
 
-/// Work to queue on a stream.
+/// Work to queue on a stream. Times are nanoseconds on the recording's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Work {
     /// To be queued before this step, and before the host's clock moves on to it.
     pub(super) before_step: u32,
     /// The stream, as the recording numbers it.
     pub(super) stream: u32,
+    /// When the host had launched it: its last call on the stream before the mark.
+    pub(super) launched: u64,
+    /// When it began: once launched, and once the stream had come so far.
+    pub(super) began: u64,
+    /// When it ended: the mark.
+    pub(super) ended: u64,
+}
+
+impl Work {
     /// How long it lasts, in nanoseconds.
-    pub(super) duration: u64,
+    pub(super) fn duration(&self) -> u64 {
+        self.ended - self.began
+    }
 }
 
 /// A stream, on the recording's clock, in nanoseconds.
@@ -51,7 +62,9 @@ pub(super) fn work_between_marks(workload: &Workload) -> Vec<Work> {
                 work.push(Work {
                     before_step,
                     stream,
-                    duration: mark - began,
+                    launched,
+                    began,
+                    ended: mark,
                 });
             }
             progress.reached = progress.reached.max(mark);
@@ -72,8 +85,22 @@ pub(super) fn work_between_marks(workload: &Workload) -> Vec<Work> {
     work
 }
 
+/// How long the device surely had something to do, in nanoseconds: the union, over all marks, of
+/// the time from the host's call to the device's coming to it.
+pub(super) fn device_active_ns(workload: &Workload) -> u64 {
+    let (mut active, mut until) = (0, 0);
+    // The calls come in the host's order, so each interval begins after those before it.
+    for step in &workload.steps {
+        if let Some(mark) = mark_of(step.op) {
+            active += mark.saturating_sub(until.max(step.host_ns));
+            until = until.max(mark);
+        }
+    }
+    active
+}
+
 /// When the device came to a mark, if the step is one.
-fn mark_of(op: Op) -> Option<u64> {
+pub(super) fn mark_of(op: Op) -> Option<u64> {
     let (Op::Free { device_ns, .. } | Op::UseEnd { device_ns, .. } | Op::Record { device_ns, .. }) =
         op
     else {
@@ -110,7 +137,7 @@ mod tests {
         for (index, step) in workload.steps.iter().enumerate() {
             while let Some(work) = next.next_if(|work| work.before_step == index as u32) {
                 let stream = streams[work.stream as usize];
-                device.enqueue_work(stream, work.duration).unwrap();
+                device.enqueue_work(stream, work.duration()).unwrap();
             }
             device.advance_host_to(step.host_ns);
             match step.op {
@@ -169,8 +196,28 @@ mod tests {
             [Work {
                 before_step: 2,
                 stream: 0,
-                duration: 20_000
+                launched: 0,
+                began: 0,
+                ended: 20_000
             }]
         );
+    }
+    #[test]
+    fn the_device_is_active_while_a_call_of_the_host_is_ahead_of_it() {
+        let active = |lines: &str| {
+            let text = format!("op,block,size,stream,event,host_us,device_us\n{lines}");
+            let trace = read_bytes("test.csv", text.as_bytes(), &Limits::default()).unwrap();
+            device_active_ns(&Workload::new(trace, 1.0))
+        };
+        // 5 to 20 on one stream and 10 to 30 on the other; nothing until 40, when 3 were over long
+        // ago; then 50 to 51.
+        assert_eq!(
+            active(
+                "alloc,0,1,0,,0,\nalloc,1,1,1,,0,\nalloc,2,1,0,,0,\nfree,0,1,0,,5,20\n\
+                 free,1,1,1,,10,30\nrecord,,,0,0,40,3\nfree,2,1,0,,50,51\n"
+            ),
+            26_000
+        );
+        assert_eq!(active("alloc,0,1,0,,0,\n"), 0);
     }
 }

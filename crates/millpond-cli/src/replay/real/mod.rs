@@ -19,7 +19,7 @@ use super::calls::CallCounter;
 use super::error::ReplayError;
 use super::outcome::{Outcome, per_op, ratio};
 use super::progress::Progress;
-use super::session::{Companion, LiveBlock, Session};
+use super::session::{Companion, LiveBlock, PoolSettings, Session};
 use super::workload::Workload;
 use bytes::Bytes;
 pub(super) use open::RealDevice;
@@ -28,14 +28,14 @@ pub(super) use open::RealDevice;
 pub(super) fn run(
     workload: &Workload,
     target: &RealDevice,
-    limit: Option<u64>,
+    settings: PoolSettings,
     progress: &Progress,
 ) -> Result<Outcome, ReplayError> {
     let device = Arc::clone(&target.device);
     let counter = Arc::new(CallCounter::default());
     let observers = vec![Arc::clone(&counter) as _];
     let observed = Arc::new(Observed::new(Arc::clone(&device), observers));
-    let mut session = Session::new(workload, observed, limit)?;
+    let mut session = Session::new(workload, observed, settings)?;
     let before = counter.totals();
     let streams = session.streams().to_vec();
     let mut companion = ByteCompanion {
@@ -69,6 +69,10 @@ pub(super) fn run(
         host_ns_per_op: per_op(pool_ns, ops),
         driver_ns_per_op: per_op(totals.driver_ns, ops),
         driver_calls: totals.calls,
+        waits_inserted: statistics.waits_inserted,
+        events_recorded: statistics.events_recorded,
+        event_queries: statistics.event_queries,
+        final_delay_share: None,
         failures,
         corruptions,
     })
