@@ -168,4 +168,13 @@ impl Allocator {
     pub fn peak_live_bytes(&self) -> u64 {
         self.peak_live_bytes
     }
+    /// Events recorded so far, at frees of blocks used on several streams.
+    pub fn events_recorded(&self) -> u64 {
+        self.held.recorded
+    }
+
+    /// Looks so far at whether such an event has completed.
+    pub fn event_queries(&self) -> u64 {
+        self.held.queried
+    }
 }

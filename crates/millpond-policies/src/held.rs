@@ -26,6 +26,8 @@ pub(crate) struct Held {
     streams: Vec<(StreamId, VecDeque<(EventId, u64)>)>,
     /// Events to be used again.
     unused: Vec<EventId>,
+    pub(crate) recorded: u64,
+    pub(crate) queried: u64,
 }
 
 impl Held {
@@ -35,6 +37,8 @@ impl Held {
             outstanding: FxHashMap::default(),
             streams: Vec::new(),
             unused: Vec::new(),
+            recorded: 0,
+            queried: 0,
         }
     }
 
@@ -48,6 +52,7 @@ impl Held {
                 None => self.device.create_event()?,
             };
             self.device.record_event(event, user)?;
+            self.recorded += 1;
             events.push((user, event));
         }
         for (user, event) in events {
@@ -65,7 +70,13 @@ impl Held {
     /// The blocks whose uses have completed, as the host sees now. They are held no more.
     pub(crate) fn completed(&mut self) -> Result<Vec<u64>, DeviceError> {
         let device = Arc::clone(&self.device);
-        self.release(|event| device.query_event(event))
+        let mut queried = 0;
+        let released = self.release(|event| {
+            queried += 1;
+            device.query_event(event)
+        });
+        self.queried += queried;
+        released
     }
 
     /// Waits for all uses of all blocks, which are then held no more.

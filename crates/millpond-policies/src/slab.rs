@@ -78,7 +78,11 @@ impl Slab {
             .device
             .allocate(size)
             .map_err(|cause| PolicyError::growing(requested, size, cause))?;
-        let slots = if class > SHARED_UP_TO { 1 } else { size / class };
+        let slots = if class > SHARED_UP_TO {
+            1
+        } else {
+            size / class
+        };
         let number = self.next;
         self.next += 1;
         let slab = OneSlab {
@@ -175,14 +179,39 @@ mod tests {
 
     #[test]
     fn classes_waste_less_than_a_fifth_of_a_slot() {
-        let classes = [1, 256, 257, 1024, 1025, 1281, 2048, 2049, 5 * MIB, 5 * MIB + 1];
+        let classes = [
+            1,
+            256,
+            257,
+            1024,
+            1025,
+            1281,
+            2048,
+            2049,
+            5 * MIB,
+            5 * MIB + 1,
+        ];
         assert_eq!(
             classes.map(|size| class_of(size).unwrap()),
-            [256, 256, 512, 1024, 1280, 1536, 2048, 2560, 5 * MIB, 6 * MIB]
+            [
+                256,
+                256,
+                512,
+                1024,
+                1280,
+                1536,
+                2048,
+                2560,
+                5 * MIB,
+                6 * MIB
+            ]
         );
         for size in (FINE_UP_TO..4 * MIB).step_by(977) {
             let class = class_of(size).unwrap();
-            assert!(class >= size && (class - size) * 5 < class, "{size} in {class}");
+            assert!(
+                class >= size && (class - size) * 5 < class,
+                "{size} in {class}"
+            );
         }
         assert_eq!(class_of(u64::MAX), None);
     }

@@ -104,7 +104,13 @@ fn caching_asks_for_every_segment_that_pytorch_asked_for_and_when_it_did() {
         open
     });
     let begun = begun.count();
-    assert_eq!(changes[..begun].iter().map(|(_, bytes)| *bytes as u64).sum::<u64>(), held_before);
+    assert_eq!(
+        changes[..begun]
+            .iter()
+            .map(|(_, bytes)| *bytes as u64)
+            .sum::<u64>(),
+        held_before
+    );
     let recorded = recorded_changes(&trace);
     assert_eq!(recorded.len(), 16);
     assert_eq!(changes[begun..], recorded);

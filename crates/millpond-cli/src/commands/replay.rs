@@ -10,7 +10,10 @@ use millpond::device::CudaDevice;
 use millpond::pool::Waits;
 
 use crate::device::DeviceName;
-use crate::replay::{self, Outcome, PoolSettings, Progress, ReplayError, Scale, Settings, prepare};
+use crate::replay::{
+    self, Outcome, PolicyChoice, PoolSettings, Prepared, Progress, ReplayError, Scale, Settings,
+    prepare,
+};
 use crate::size::ByteSize;
 
 /// Replay recordings of real jobs against the pool.
@@ -52,6 +55,17 @@ pub(crate) struct ReplayArgs {
     /// could after a wait that it inserts there.
     #[arg(long, value_enum, default_value_t)]
     waits: WaitsArg,
+
+    /// Whose rules decide where blocks go and what is kept: `millpond`, this pool; or, to compare
+    /// with, `cuda-malloc`, `bump`, `buddy`, `slab`, `caching` and `expandable` (PyTorch's
+    /// allocator without and with expandable segments). Several are replayed one after the other.
+    #[arg(
+        long,
+        value_name = "A,B,...",
+        value_delimiter = ',',
+        default_value = "millpond"
+    )]
+    policy: Vec<PolicyChoice>,
 
     /// Hold the streams of the device `host` back at random, by this seed. On other devices it
     /// changes nothing.
@@ -101,13 +115,15 @@ Examples:
       Does the job fit in 4500 MiB? Exit code 0 if it does.
   millpond replay --device sim --waits memory-first traces/*.ordered.csv.gz
       What memory can be saved if streams may be held up, and by how much they are.
+  millpond replay --device sim --policy millpond,caching,expandable traces/gnn_sampled.csv.gz
+      What others would need for the same job, beside the pool.
   millpond replay --scale 1 traces/gnn_sampled.csv.gz
       The same at full size, in half of the free memory; this takes minutes.
   millpond replay --device-size 256MiB --seed 7 traces/offload_streams.ordered.csv.gz
       Small enough for any machine, with streams that overtake each other.
 
 Time: `host ns/op` is the pool's own (on sim, that of the whole loop, device included), `driver
-ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release): by the
+ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release, and those for plain memory): by the
 clock on host and cuda:N, by the table of measured costs on sim. Taking the pool down is not counted.
 
 Waits: `waits` are those that the pool inserted into streams (in JSON `waits_inserted`, with the
@@ -155,18 +171,28 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     let mut outcomes = Vec::new();
     let mut clean = true;
     for path in &args.traces {
-        match replay_one(path, args, &settings) {
-            Ok(outcome) => {
-                clean &= outcome.is_clean();
-                report_findings(path, &outcome);
-                if args.json && !print_json(&outcome) {
-                    return ExitCode::FAILURE;
-                }
-                outcomes.push(outcome);
-            }
+        let prepared = match prepare_one(path, args, &settings) {
+            Ok(prepared) => prepared,
             Err(error) => {
                 clean = false;
                 complain("error", path, error);
+                continue;
+            }
+        };
+        for &policy in &args.policy {
+            match replay_one(&prepared, policy, args.quiet) {
+                Ok(outcome) => {
+                    clean &= outcome.is_clean();
+                    report_findings(path, &outcome);
+                    if args.json && !print_json(&outcome) {
+                        return ExitCode::FAILURE;
+                    }
+                    outcomes.push(outcome);
+                }
+                Err(error) => {
+                    clean = false;
+                    complain("error", path, error);
+                }
             }
         }
     }
@@ -183,12 +209,16 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     }
 }
 
-fn replay_one(path: &Path, args: &ReplayArgs, settings: &Settings) -> Result<Outcome, ReplayError> {
+fn prepare_one(
+    path: &Path,
+    args: &ReplayArgs,
+    settings: &Settings,
+) -> Result<Prepared, ReplayError> {
     let mut trace = millpond_trace::read_path(path)?;
     let notes = std::mem::take(&mut trace.notes);
     let prepared = prepare(trace, settings)?;
     if args.quiet {
-        return prepared.replay(&Progress::hidden());
+        return Ok(prepared);
     }
     for note in notes {
         complain("note", path, note);
@@ -202,8 +232,20 @@ fn replay_one(path: &Path, args: &ReplayArgs, settings: &Settings) -> Result<Out
         let note = format!("{note}: replayed at scale {scale}");
         complain("note", path, note);
     }
-    let progress = Progress::new(prepared.name(), prepared.steps());
-    prepared.replay(&progress)
+    Ok(prepared)
+}
+
+fn replay_one(
+    prepared: &Prepared,
+    policy: PolicyChoice,
+    quiet: bool,
+) -> Result<Outcome, ReplayError> {
+    let progress = if quiet {
+        Progress::hidden()
+    } else {
+        Progress::new(prepared.name(), prepared.steps())
+    };
+    prepared.replay(policy, &progress)
 }
 
 fn report_findings(path: &Path, outcome: &Outcome) {

@@ -3,6 +3,7 @@
 //! - [`workload`]: a recording made ready; [`timeline`]: what the device did meanwhile.
 //! - [`session`]: the job and its pool; [`sim`] and [`real`]: what goes along with it;
 //!   [`delay`]: what inserted waits cost.
+//! - [`policies`]: the same job with other allocators' policies, to compare.
 //! - [`calls`]: counts driver calls; [`outcome`]: what comes of it; [`findings`]: what goes wrong;
 //!   [`error`]: why there is no outcome.
 //! - [`progress`]: a bar for the impatient.
@@ -12,6 +13,7 @@ mod delay;
 mod error;
 mod findings;
 mod outcome;
+mod policies;
 mod progress;
 mod real;
 mod session;
@@ -24,6 +26,7 @@ use millpond_trace::Trace;
 
 pub(crate) use error::ReplayError;
 pub(crate) use outcome::{Outcome, table};
+pub(crate) use policies::PolicyChoice;
 pub(crate) use progress::Progress;
 pub(crate) use session::PoolSettings;
 pub(crate) use workload::Scale;
@@ -150,8 +153,16 @@ impl Prepared {
         runs * self.workload.steps.len() as u64
     }
 
-    /// Replays it.
-    pub(crate) fn replay(&self, progress: &Progress) -> Result<Outcome, ReplayError> {
+    /// Replays it with this policy.
+    pub(crate) fn replay(
+        &self,
+        policy: PolicyChoice,
+        progress: &Progress,
+    ) -> Result<Outcome, ReplayError> {
+        if let PolicyChoice::Other(policy) = policy {
+            let limit = self.pool.limit;
+            return policies::run(policy, &self.workload, &self.target, limit, progress);
+        }
         match &self.target {
             Target::Sim(memory) => sim::run(&self.workload, *memory, self.pool, progress),
             Target::Real(device) => real::run(&self.workload, device, self.pool, progress),

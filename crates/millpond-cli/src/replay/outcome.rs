@@ -58,7 +58,11 @@ pub(super) fn per_op(nanoseconds: u64, ops: u64) -> f64 {
 /// The table of several replays.
 pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     let scaled = outcomes.iter().any(|outcome| outcome.scale.is_some());
+    let compared = outcomes.iter().any(|outcome| outcome.policy != "millpond");
     let mut header = vec!["trace"];
+    if compared {
+        header.push("policy");
+    }
     if scaled {
         header.push("scale");
     }
@@ -71,6 +75,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
         "ratio",
         "host ns/op",
         "driver ns/op",
+        "driver ms",
         "calls",
         "waits",
     ]);
@@ -85,6 +90,9 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     table.set_header(header);
     for outcome in outcomes {
         let mut row = vec![outcome.trace.clone()];
+        if compared {
+            row.push(outcome.policy.to_owned());
+        }
         if scaled {
             row.push(outcome.scale.unwrap_or(1.0).to_string());
         }
@@ -99,6 +107,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
                 .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
             format!("{:.0}", outcome.host_ns_per_op),
             format!("{:.0}", outcome.driver_ns_per_op),
+            format!("{:.1}", outcome.driver_ns_per_op * outcome.ops as f64 / 1e6),
             outcome.driver_calls.total().to_string(),
             outcome.waits_inserted.to_string(),
         ]);
@@ -112,7 +121,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     }
     for column in table.column_iter_mut() {
         column.set_constraint(ColumnConstraint::ContentWidth);
-        if column.index > 0 {
+        if column.index > usize::from(compared) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }

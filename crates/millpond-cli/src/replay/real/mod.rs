@@ -21,7 +21,7 @@ use super::outcome::{Outcome, per_op, ratio};
 use super::progress::Progress;
 use super::session::{Companion, LiveBlock, PoolSettings, Session};
 use super::workload::Workload;
-use bytes::Bytes;
+pub(super) use bytes::Bytes;
 pub(super) use open::RealDevice;
 
 /// Replays on this device.

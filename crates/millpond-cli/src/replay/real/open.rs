@@ -13,10 +13,10 @@ const LONGEST_DELAY: Duration = Duration::from_micros(200);
 /// A device with bytes, to be replayed on.
 #[derive(Debug)]
 pub(in crate::replay) struct RealDevice {
-    pub(super) device: Arc<dyn Device>,
-    pub(super) name: DeviceName,
+    pub(in crate::replay) device: Arc<dyn Device>,
+    pub(in crate::replay) name: DeviceName,
     /// Bytes filled or verified that end a window (see [`bytes`](super::bytes)).
-    pub(super) window_bytes: u64,
+    pub(in crate::replay) window_bytes: u64,
 }
 
 impl RealDevice {
