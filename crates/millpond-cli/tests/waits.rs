@@ -2,37 +2,11 @@
 
 mod support;
 
-use std::fs;
-use std::path::PathBuf;
-
 use serde_json::Value;
-use tempfile::TempDir;
 
-use support::{number, objects, replay, stderr, stdout, trace};
+use support::{HANDED_ON, number, replay, replayed, stderr, stdout, trace, written};
 
 const MODES: [&str; 3] = ["memory-first", "balanced", "time-first"];
-
-/// 16 MiB go from one stream, which is busy with them until 50 ms, to another one, which does
-/// 29.99 ms of work with 16 MiB of its own.
-const HANDED_ON: &str = "op,block,size,stream,event,host_us,device_us
-alloc,0,16777216,0,,0,
-free,0,16777216,0,,1,50000
-alloc,1,16777216,1,,10,
-free,1,16777216,1,,11,30000
-";
-
-fn written(content: &str) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("handed_on.ordered.csv");
-    fs::write(&path, content).unwrap();
-    (folder, path)
-}
-
-fn replayed(arguments: &[&str], path: PathBuf) -> Value {
-    let output = replay(&[arguments, &["--json"]].concat(), &[path]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    objects(&output).remove(0)
-}
 
 #[test]
 fn a_wait_that_must_be_is_counted_and_its_delay_is_told() {

@@ -164,10 +164,15 @@ impl Allocator {
         self.live_bytes
     }
 
-    /// The most that [`live_bytes`](Allocator::live_bytes) ever was.
+    /// The most that [`live_bytes`](Allocator::live_bytes) was, since the peak was reset.
     pub fn peak_live_bytes(&self) -> u64 {
         self.peak_live_bytes
     }
+    /// From now on the peak is that of what comes, and begins with what is live.
+    pub fn reset_peak(&mut self) {
+        self.peak_live_bytes = self.live_bytes;
+    }
+
     /// Events recorded so far, at frees of blocks used on several streams.
     pub fn events_recorded(&self) -> u64 {
         self.held.recorded

@@ -37,9 +37,15 @@ impl Reserved {
         self.lock().bytes
     }
 
-    /// The most bytes there ever were.
+    /// The most bytes there were since the peak was reset.
     pub fn peak_bytes(&self) -> u64 {
         self.lock().peak
+    }
+
+    /// From now on the peak is that of what comes, and begins with what there is.
+    pub fn reset_peak(&self) {
+        let mut count = self.lock();
+        count.peak = count.bytes;
     }
 
     fn lock(&self) -> MutexGuard<'_, Count> {

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -67,6 +68,18 @@ pub(crate) struct ReplayArgs {
     )]
     policy: Vec<PolicyChoice>,
 
+    /// Play the recording N times with the same pool, each time when the device is done with the
+    /// one before; one row, or JSON object, for each. What is reserved then counts from what the
+    /// pool still holds.
+    #[arg(long, value_name = "N")]
+    repeat: Option<NonZeroU32>,
+
+    /// Look for the smallest --limit, in steps of 2 MiB, at which no allocation fails: what of a
+    /// GPU the job needs (`min limit`, in JSON `min_limit_bytes`). The other figures are those
+    /// without a limit.
+    #[arg(long, conflicts_with_all = ["limit", "repeat"])]
+    min_limit: bool,
+
     /// Hold the streams of the device `host` back at random, by this seed. On other devices it
     /// changes nothing.
     #[arg(long, value_name = "N")]
@@ -113,6 +126,10 @@ Examples:
       The same on the first GPU: blocks are filled and verified by kernels on their own streams.
   millpond replay --device sim --limit 4500MiB --json traces/gnn_sampled.csv.gz
       Does the job fit in 4500 MiB? Exit code 0 if it does.
+  millpond replay --device sim --min-limit traces/gnn_sampled.csv.gz
+      In how much does it fit?
+  millpond replay --device sim --repeat 5 traces/gnn_sampled.csv.gz
+      What is left to do for the driver when the pool has seen the job before.
   millpond replay --device sim --waits memory-first traces/*.ordered.csv.gz
       What memory can be saved if streams may be held up, and by how much they are.
   millpond replay --device sim --policy millpond,caching,expandable traces/gnn_sampled.csv.gz
@@ -123,8 +140,9 @@ Examples:
       Small enough for any machine, with streams that overtake each other.
 
 Time: `host ns/op` is the pool's own (on sim, that of the whole loop, device included), `driver
-ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release, and those for plain memory): by the
-clock on host and cuda:N, by the table of measured costs on sim. Taking the pool down is not counted.
+ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release, and
+those for plain memory), in ns and in all in ms: by the clock on host and cuda:N, by the table of
+measured costs on sim. Taking the pool down is not counted, nor is waiting for the device.
 
 Waits: `waits` are those that the pool inserted into streams (in JSON `waits_inserted`, with the
 events that it recorded and queried beside it). `delay` (`final_delay_share`) is how much later the
@@ -132,6 +150,11 @@ job's device is done than in the same replay where the inserted waits cost nothi
 time in which the device was active. Only `sim` can tell it, and only of ordered CSVs; elsewhere it is
 `null` in JSON. A delay spreads along streams, through the job's own waits, and to the host where
 it had nothing ahead of the device.
+
+--min-limit halves the range between what is live and what was enough without a limit. A job that completes
+at one limit need not do so at every larger one, and on host and cuda:N two replays may differ: what is
+said completed when it was tried, and 2 MiB less did not. It is `null` where allocations fail even
+without a limit.
 
 Exit code: 0 if nothing failed and nothing was corrupt, 1 if something was or a recording could
 not be replayed, 2 if the arguments are wrong.
@@ -165,8 +188,11 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
         pool: PoolSettings {
             limit: args.limit.map(|size| size.0),
             waits: args.waits.into(),
+            policy: PolicyChoice::Millpond,
         },
         seed: args.seed,
+        repeat: args.repeat,
+        min_limit: args.min_limit,
     };
     let mut outcomes = Vec::new();
     let mut clean = true;
@@ -181,13 +207,15 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
         };
         for &policy in &args.policy {
             match replay_one(&prepared, policy, args.quiet) {
-                Ok(outcome) => {
-                    clean &= outcome.is_clean();
-                    report_findings(path, &outcome);
-                    if args.json && !print_json(&outcome) {
-                        return ExitCode::FAILURE;
+                Ok(replayed) => {
+                    for outcome in &replayed {
+                        clean &= outcome.is_clean();
+                        report_findings(path, outcome);
+                        if args.json && !print_json(outcome) {
+                            return ExitCode::FAILURE;
+                        }
                     }
-                    outcomes.push(outcome);
+                    outcomes.extend(replayed);
                 }
                 Err(error) => {
                     clean = false;
@@ -239,7 +267,7 @@ fn replay_one(
     prepared: &Prepared,
     policy: PolicyChoice,
     quiet: bool,
-) -> Result<Outcome, ReplayError> {
+) -> Result<Vec<Outcome>, ReplayError> {
     let progress = if quiet {
         Progress::hidden()
     } else {

@@ -24,6 +24,18 @@ impl DriverCalls {
         let mapped = self.create + self.map + self.set_access + self.unmap + self.release;
         mapped + self.allocate + self.free
     }
+
+    fn since(self, before: DriverCalls) -> DriverCalls {
+        DriverCalls {
+            create: self.create - before.create,
+            map: self.map - before.map,
+            set_access: self.set_access - before.set_access,
+            unmap: self.unmap - before.unmap,
+            release: self.release - before.release,
+            allocate: self.allocate - before.allocate,
+            free: self.free - before.free,
+        }
+    }
 }
 
 /// Calls so far, and their time on the device's host clock, in nanoseconds.
@@ -34,6 +46,17 @@ pub(super) struct CallTotals {
     pub(super) driver_ns: u64,
     /// Of all other calls, such as those for events.
     pub(super) other_ns: u64,
+}
+
+impl CallTotals {
+    /// What came after these, which were taken before.
+    pub(super) fn since(self, before: CallTotals) -> CallTotals {
+        CallTotals {
+            calls: self.calls.since(before.calls),
+            driver_ns: self.driver_ns - before.driver_ns,
+            other_ns: self.other_ns - before.other_ns,
+        }
+    }
 }
 
 /// An observer that counts. A call that failed counts too: it took its time.

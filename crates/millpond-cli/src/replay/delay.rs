@@ -7,12 +7,14 @@
 //! # How a delay spreads
 //!
 //! - Work lasts as long as it did. It begins as much later as its stream is late, and not before
-//!   the waits that were inserted into its stream since. Time in which the stream had nothing to do
-//!   makes up for nothing: the recording does not say whether the host had nothing for it, or
-//!   waited for it.
+//!   the waits that were inserted into its stream since, nor before the host launches it. Time in
+//!   which the stream had nothing to do makes up for nothing: the recording does not say whether
+//!   the host had nothing for it, or waited for it.
 //! - A wait of the job's own ends when the event is reached on the late timeline.
-//! - The host is late from the moment where the recording shows it with nothing ahead of the device
-//!   (the device has come to every mark so far): there it is taken to have waited for the device.
+//! - Where the recording shows the device *drained* (it has come to every mark so far), the host
+//!   is taken to have waited for all of it: from there on it is as late as the device. A stream
+//!   that had nothing to do up to there had it for that reason, and what it does next begins when
+//!   the late host launches it.
 //! - A wait that ends before the (late) host inserts it holds up nothing.
 //!
 //! # Invariants
@@ -70,6 +72,8 @@ struct Timelines {
     pools_own: HashMap<EventId, u64>,
     /// The latest mark of the steps so far, in the recording.
     last_mark: u64,
+    /// When the device was last seen drained, in the recording.
+    drained: Option<u64>,
     /// How much later the host is.
     host_lateness: u64,
     /// The host's time at the current step.
@@ -104,10 +108,16 @@ impl Delays {
     pub(super) fn queue(&self, work: &Work) -> u64 {
         let mut timelines = self.lock();
         let launched = work.launched + timelines.host_lateness;
+        let drained = timelines.drained;
         let stream = &mut timelines.streams[work.stream as usize];
-        let began = (work.began + stream.reached.lateness())
-            .max(stream.held_until)
-            .max(launched);
+        let waited_with_the_host =
+            work.began == work.launched && drained >= Some(stream.reached.recorded);
+        let by_itself = if waited_with_the_host {
+            stream.reached.late
+        } else {
+            work.began + stream.reached.lateness()
+        };
+        let began = by_itself.max(stream.held_until).max(launched);
         stream.reached = Moment {
             recorded: work.ended,
             late: began + work.duration(),
@@ -121,6 +131,7 @@ impl Delays {
         let mut timelines = self.lock();
         let timelines = &mut *timelines;
         if timelines.last_mark <= step.host_ns {
+            timelines.drained = Some(step.host_ns);
             let device = timelines.device().lateness();
             timelines.host_lateness = timelines.host_lateness.max(device);
         }
@@ -244,10 +255,20 @@ mod tests {
 
     #[test]
     fn a_stream_that_had_nothing_to_do_does_not_make_up_for_a_delay() {
-        // Ready at 30, again from 100 to 110: 40 late, after 70 and after 110.
-        let lines = format!("{TWO}alloc,2,1,1,,100,\nalloc,3,1,0,,101,\nfree,2,1,1,,102,110\n");
-        assert_eq!(lateness(&lines, 1, 2), (40, 40));
-        // But a wait that is inserted at 100 begins there, and ended at 50.
+        // The second stream is done at 30 and goes on from 45 to 55, 40 late; the first is busy
+        // until 50, so that nobody can tell what the host waited for.
+        let lines = format!("{TWO}alloc,2,1,1,,45,\nfree,2,1,1,,46,55\n");
+        assert_eq!(lateness(&lines, 1, 2), (40, 0));
+        // A wait that is inserted at 45 holds it up from there, until 50, and not from 30 on.
+        assert_eq!(lateness(&lines, 1, 4), (5, 0));
+    }
+
+    #[test]
+    fn a_stream_that_had_nothing_to_do_while_the_device_drained_follows_the_host() {
+        // At 100 all is done, and 20 late; the second stream, which was 40 late, begins at 120.
+        let lines = format!("{TWO}alloc,2,1,1,,100,\nfree,2,1,1,,102,110\n");
+        assert_eq!(lateness(&lines, 1, 2), (20, 20));
+        // A wait that is inserted then is for what is over.
         assert_eq!(lateness(&lines, 1, 4), (0, 0));
     }
 

@@ -38,12 +38,9 @@ pub(crate) enum ReplayError {
     },
     #[error("the pool did not give everything back, which is a bug in millpond: {0}")]
     LeftBehind(String),
-    #[error("step {step}: the policy {policy} failed, and the replay ends there: {error}")]
+    #[error("the policy {policy} failed, and the replay ends there: {error}")]
     Policy {
         policy: PolicyName,
-        step: usize,
         error: PolicyError,
     },
-    #[error("the policy {policy} is at fault, which is a bug in millpond: {fault}")]
-    PolicyAtFault { policy: PolicyName, fault: String },
 }

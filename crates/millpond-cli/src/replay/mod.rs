@@ -1,19 +1,19 @@
 //! A recording of a real job, replayed against the pool on a device.
 //!
 //! - [`workload`]: a recording made ready; [`timeline`]: what the device did meanwhile.
-//! - [`session`]: the job and its pool; [`sim`] and [`real`]: what goes along with it;
-//!   [`delay`]: what inserted waits cost.
-//! - [`policies`]: the same job with other allocators' policies, to compare.
+//! - [`session`]: the job; [`allocator`]: its pool, or another's policy to compare; [`sim`] and [`real`]: what goes along with it;
+//!   [`delay`]: what inserted waits cost; [`min_limit`]: how little memory would do.
 //! - [`calls`]: counts driver calls; [`outcome`]: what comes of it; [`findings`]: what goes wrong;
 //!   [`error`]: why there is no outcome.
 //! - [`progress`]: a bar for the impatient.
 
+mod allocator;
 mod calls;
 mod delay;
 mod error;
 mod findings;
+mod min_limit;
 mod outcome;
-mod policies;
 mod progress;
 mod real;
 mod session;
@@ -21,14 +21,15 @@ mod sim;
 mod timeline;
 mod workload;
 
+use std::num::NonZeroU32;
+
 use millpond::device::HostDevice;
 use millpond_trace::Trace;
 
+pub(crate) use allocator::{PolicyChoice, PoolSettings};
 pub(crate) use error::ReplayError;
 pub(crate) use outcome::{Outcome, table};
-pub(crate) use policies::PolicyChoice;
 pub(crate) use progress::Progress;
-pub(crate) use session::PoolSettings;
 pub(crate) use workload::Scale;
 
 use crate::device::DeviceName;
@@ -62,6 +63,10 @@ pub(crate) struct Settings {
     pub(crate) pool: PoolSettings,
     /// For the delays of the host device's streams; without it, there are none.
     pub(crate) seed: Option<u64>,
+    /// How often the job is played with the same pool, where it is to be repeated.
+    pub(crate) repeat: Option<NonZeroU32>,
+    /// Whether the smallest limit is looked for at which it completes.
+    pub(crate) min_limit: bool,
 }
 
 /// What is replayed on.
@@ -78,6 +83,8 @@ pub(crate) struct Prepared {
     workload: Workload,
     target: Target,
     pool: PoolSettings,
+    repeat: Option<NonZeroU32>,
+    min_limit: bool,
     /// The bytes that the recording did not fit into, where it was shrunk.
     shrunk_for: Option<u64>,
 }
@@ -128,6 +135,8 @@ pub(crate) fn prepare(trace: Trace, settings: &Settings) -> Result<Prepared, Rep
         workload: Workload::new(trace, factor),
         target,
         pool: settings.pool,
+        repeat: settings.repeat,
+        min_limit: settings.min_limit,
         shrunk_for: shrunk.then_some(memory),
     })
 }
@@ -150,22 +159,77 @@ impl Prepared {
             Target::Real(_) => 1,
             Target::Sim(_) => 2,
         };
-        runs * self.workload.steps.len() as u64
+        let repetitions = u64::from(self.repetitions());
+        runs * repetitions * self.workload.steps.len() as u64
     }
 
-    /// Replays it with this policy.
+    fn repetitions(&self) -> u32 {
+        self.repeat.map_or(1, NonZeroU32::get)
+    }
+
+    /// Replays it with this policy; gives an outcome for each repetition.
     pub(crate) fn replay(
         &self,
         policy: PolicyChoice,
         progress: &Progress,
-    ) -> Result<Outcome, ReplayError> {
-        if let PolicyChoice::Other(policy) = policy {
-            let limit = self.pool.limit;
-            return policies::run(policy, &self.workload, &self.target, limit, progress);
+    ) -> Result<Vec<Outcome>, ReplayError> {
+        let (workload, repetitions) = (&self.workload, self.repetitions());
+        let settings = PoolSettings {
+            policy,
+            ..self.pool
+        };
+        let mut outcomes = match &self.target {
+            Target::Sim(memory) => sim::run(workload, *memory, settings, repetitions, progress)?,
+            Target::Real(device) => real::run(workload, device, settings, repetitions, progress)?,
+        };
+        if self.repeat.is_some() {
+            for (outcome, number) in outcomes.iter_mut().zip(1..) {
+                outcome.repetition = Some(number);
+            }
         }
-        match &self.target {
-            Target::Sim(memory) => sim::run(&self.workload, *memory, self.pool, progress),
-            Target::Real(device) => real::run(&self.workload, device, self.pool, progress),
+        if self.min_limit
+            && let Some(outcome) = outcomes.first_mut()
+        {
+            outcome.min_limit_bytes = Some(self.min_limit_after(outcome, settings, progress)?);
         }
+        Ok(outcomes)
+    }
+
+    /// The smallest limit, after a replay without one.
+    fn min_limit_after(
+        &self,
+        unlimited: &Outcome,
+        unlimited_settings: PoolSettings,
+        progress: &Progress,
+    ) -> Result<Option<u64>, ReplayError> {
+        if unlimited.failed_allocations > 0 {
+            return Ok(None);
+        }
+        let completes = |limit: u64| {
+            let settings = PoolSettings {
+                limit: Some(limit),
+                ..unlimited_settings
+            };
+            progress.expect_more(self.workload.steps.len());
+            match &self.target {
+                Target::Sim(memory) => sim::completes(&self.workload, *memory, settings, progress),
+                Target::Real(device) => real::completes(&self.workload, device, settings, progress),
+            }
+        };
+        let (live, enough) = (unlimited.peak_live_bytes, unlimited.peak_reserved_bytes);
+        let memory = match &self.target {
+            Target::Sim(memory) => *memory,
+            Target::Real(device) => device.total_memory(),
+        };
+        // What was enough without a limit may not be with one: a pool near its limit acts
+        // differently.
+        let mut enough = enough.next_multiple_of(min_limit::STEP);
+        while !completes(enough)? {
+            if enough >= memory {
+                return Ok(None);
+            }
+            enough += (enough / 8).next_multiple_of(min_limit::STEP);
+        }
+        min_limit::search(live, enough, completes).map(Some)
     }
 }

@@ -3,8 +3,12 @@
 use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
 use serde::Serialize;
 
-use super::calls::DriverCalls;
+use super::allocator::PolicyChoice;
+use super::calls::{CallTotals, DriverCalls};
 use super::findings::Findings;
+use super::session::Tally;
+use super::workload::Workload;
+use crate::device::DeviceName;
 use crate::size::ByteSize;
 
 /// What one replay gave. Serialised, it is the JSON object of `--json`.
@@ -16,6 +20,9 @@ pub(crate) struct Outcome {
     /// By what the sizes were multiplied, where it is not 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) scale: Option<f64>,
+    /// From 1, where the job was repeated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) repetition: Option<u32>,
     pub(crate) ops: u64,
     pub(crate) failed_allocations: u64,
     pub(crate) corrupt_blocks: u64,
@@ -32,6 +39,10 @@ pub(crate) struct Outcome {
     /// How much later the device is done than without the inserted waits, as a share of the time
     /// in which it was active; `None` where that cannot be told.
     pub(crate) final_delay_share: Option<f64>,
+    /// Where it was looked for: the smallest limit at which nothing fails, or `None` if something
+    /// does even without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) min_limit_bytes: Option<Option<u64>>,
     #[serde(skip)]
     pub(crate) failures: Findings,
     #[serde(skip)]
@@ -39,6 +50,41 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// Of one repetition of a recording, with what it was on a device, and nothing corrupt.
+    /// `host_ns` is the time of this machine, in nanoseconds.
+    pub(super) fn new(
+        workload: &Workload,
+        device: DeviceName,
+        tally: &Tally,
+        totals: CallTotals,
+        host_ns: u64,
+    ) -> Outcome {
+        let ops = workload.ops();
+        Outcome {
+            trace: workload.name.clone(),
+            device: device.to_string(),
+            policy: tally.policy.as_str(),
+            scale: workload.scale_if_scaled(),
+            repetition: None,
+            ops,
+            failed_allocations: tally.failed_allocations,
+            corrupt_blocks: 0,
+            peak_live_bytes: tally.peak_live,
+            peak_reserved_bytes: tally.peak_reserved,
+            reserved_over_live: ratio(tally.peak_reserved, tally.peak_live),
+            host_ns_per_op: per_op(host_ns, ops),
+            driver_ns_per_op: per_op(totals.driver_ns, ops),
+            driver_calls: totals.calls,
+            waits_inserted: tally.waits_inserted,
+            events_recorded: tally.events_recorded,
+            event_queries: tally.event_queries,
+            final_delay_share: None,
+            min_limit_bytes: None,
+            failures: Findings::default(),
+            corruptions: Findings::default(),
+        }
+    }
+
     /// Whether nothing failed and nothing was corrupt.
     pub(crate) fn is_clean(&self) -> bool {
         self.failed_allocations == 0 && self.corrupt_blocks == 0
@@ -46,25 +92,30 @@ impl Outcome {
 }
 
 /// A ratio of peaks.
-pub(super) fn ratio(reserved: u64, live: u64) -> Option<f64> {
+fn ratio(reserved: u64, live: u64) -> Option<f64> {
     (live > 0).then(|| reserved as f64 / live as f64)
 }
 
 /// Nanoseconds an operation, to a tenth.
-pub(super) fn per_op(nanoseconds: u64, ops: u64) -> f64 {
+fn per_op(nanoseconds: u64, ops: u64) -> f64 {
     (nanoseconds as f64 / ops.max(1) as f64 * 10.0).round() / 10.0
 }
 
 /// The table of several replays.
 pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     let scaled = outcomes.iter().any(|outcome| outcome.scale.is_some());
-    let compared = outcomes.iter().any(|outcome| outcome.policy != "millpond");
+    let ours = PolicyChoice::Millpond.as_str();
+    let compared = outcomes.iter().any(|outcome| outcome.policy != ours);
     let mut header = vec!["trace"];
     if compared {
         header.push("policy");
     }
     if scaled {
         header.push("scale");
+    }
+    let repeated = outcomes.iter().any(|outcome| outcome.repetition.is_some());
+    if repeated {
+        header.push("repetition");
     }
     header.extend([
         "ops",
@@ -85,6 +136,12 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     if delays {
         header.push("delay");
     }
+    let limits = outcomes
+        .iter()
+        .any(|outcome| outcome.min_limit_bytes.is_some());
+    if limits {
+        header.push("min limit");
+    }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header(header);
@@ -95,6 +152,9 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
         }
         if scaled {
             row.push(outcome.scale.unwrap_or(1.0).to_string());
+        }
+        if repeated {
+            row.push(outcome.repetition.unwrap_or(1).to_string());
         }
         row.extend([
             outcome.ops.to_string(),
@@ -116,6 +176,10 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
             row.push(
                 share.map_or_else(|| "-".to_owned(), |share| format!("{:.2}%", share * 100.0)),
             );
+        }
+        if limits {
+            let limit = outcome.min_limit_bytes.flatten();
+            row.push(limit.map_or_else(|| "-".to_owned(), |limit| ByteSize(limit).to_string()));
         }
         table.add_row(row);
     }

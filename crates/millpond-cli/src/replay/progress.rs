@@ -24,6 +24,11 @@ impl Progress {
         Progress(ProgressBar::hidden())
     }
 
+    /// There is more to do than was said.
+    pub(super) fn expect_more(&self, steps: usize) {
+        self.0.inc_length(steps as u64);
+    }
+
     pub(super) fn advance(&self, steps: usize) {
         self.0.inc(steps as u64);
     }

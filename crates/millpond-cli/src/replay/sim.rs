@@ -14,22 +14,27 @@
 //! - Recordings without: no work is queued, so every use is over when the block is freed. Where
 //!   there are several streams, the job synchronises the device whenever it turns to another one,
 //!   so that the pool knows.
+//!
+//! # Repetitions
+//!
+//! A repetition begins when the device is done with the one before, and what that left is freed.
+//! The pool is not told; it can find out by looking at its events.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use millpond::Pool;
 use millpond::device::{Device, Observed, Observer, SimDevice, StreamId};
 use millpond_check::{Checker, Violation};
 use millpond_trace::Step;
 
+use super::allocator::{JobAllocator, PolicyChoice, PoolSettings};
 use super::calls::{CallCounter, CallTotals};
 use super::delay::Delays;
 use super::error::ReplayError;
 use super::findings::Findings;
-use super::outcome::{Outcome, per_op, ratio};
+use super::outcome::Outcome;
 use super::progress::Progress;
-use super::session::{Companion, LiveBlock, PoolSettings, Session};
+use super::session::{Companion, LiveBlock, Session, Tally};
 use super::timeline::{self, Work};
 use super::workload::{Workload, stream_of};
 use crate::device::DeviceName;
@@ -37,16 +42,11 @@ use crate::device::DeviceName;
 /// The alignment of every request that asks for none, in bytes.
 const ALIGNMENT: u64 = 256;
 
-/// What a run comes to, but for times of this machine. Two runs give the same.
+/// What a repetition comes to, but for times of this machine. Two runs give the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Figures {
-    failed_allocations: u64,
-    peak_live: u64,
-    peak_reserved: u64,
+    tally: Tally,
     totals: CallTotals,
-    waits_inserted: u64,
-    events_recorded: u64,
-    event_queries: u64,
     /// When the host was done, in virtual nanoseconds.
     ended: u64,
     /// When the device was done with all that was queued, in virtual nanoseconds.
@@ -55,130 +55,182 @@ pub(crate) struct Figures {
     delay: u64,
 }
 
-/// What one run gave.
-struct Run {
+/// What one repetition gave.
+struct Repetition {
     figures: Figures,
     /// Time of this machine in all steps.
     host_ns: u64,
     failures: Findings,
+    /// What the checker had seen when it was over.
+    violations: u64,
 }
 
-/// Replays on a sim with this much memory.
+/// A recording, and the work that goes with it.
+struct Script<'a> {
+    workload: &'a Workload,
+    work: Vec<Work>,
+}
+
+impl<'a> Script<'a> {
+    fn new(workload: &'a Workload) -> Script<'a> {
+        let work = if workload.ordered {
+            timeline::work_between_marks(workload)
+        } else {
+            Vec::new()
+        };
+        Script { workload, work }
+    }
+}
+
+/// Replays on a sim with this much memory; gives one outcome for each repetition, with one pool.
 pub(super) fn run(
     workload: &Workload,
     device_size: u64,
     settings: PoolSettings,
+    repetitions: u32,
     progress: &Progress,
-) -> Result<Outcome, ReplayError> {
-    let work = if workload.ordered {
-        timeline::work_between_marks(workload)
-    } else {
-        Vec::new()
-    };
-    let new_device = || Arc::new(SimDevice::builder().total_memory(device_size).build());
-
-    let timed = run_once(workload, &work, new_device(), settings, None, progress)?;
-    let device = new_device();
+) -> Result<Vec<Outcome>, ReplayError> {
+    let script = Script::new(workload);
+    let device = new_device(device_size);
+    let timed = play(&script, device, settings, repetitions, None, progress)?;
+    let device = new_device(device_size);
     let checker = Arc::new(Checker::new(device.capabilities()));
     let watcher = Some(Arc::clone(&checker));
-    let watched = run_once(workload, &work, device, settings, watcher, progress)?;
-    if watched.figures != timed.figures {
-        return Err(ReplayError::Undetermined {
-            first: Box::new(timed.figures),
-            second: Box::new(watched.figures),
-        });
+    let watched = play(&script, device, settings, repetitions, watcher, progress)?;
+    for (first, second) in timed.iter().zip(&watched) {
+        if first.figures != second.figures {
+            return Err(ReplayError::Undetermined {
+                first: Box::new(first.figures),
+                second: Box::new(second.figures),
+            });
+        }
     }
     let violations = checker.finish();
     let left_behind = |violation: &&Violation| matches!(violation, Violation::LeftBehind(_));
     if let Some(violation) = violations.iter().find(left_behind) {
         return Err(ReplayError::LeftBehind(violation.to_string()));
     }
-    let mut corruptions = Findings::default();
-    for violation in &violations {
-        corruptions.add(|| violation.to_string());
-    }
 
-    let (figures, ops) = (timed.figures, workload.ops());
     let active = timeline::device_active_ns(workload);
-    Ok(Outcome {
-        trace: workload.name.clone(),
-        device: DeviceName::Sim.to_string(),
-        policy: "millpond",
-        scale: workload.scale_if_scaled(),
-        ops,
-        failed_allocations: figures.failed_allocations,
-        corrupt_blocks: checker.totals().violations,
-        peak_live_bytes: figures.peak_live,
-        peak_reserved_bytes: figures.peak_reserved,
-        reserved_over_live: ratio(figures.peak_reserved, figures.peak_live),
-        host_ns_per_op: per_op(timed.host_ns, ops),
-        driver_ns_per_op: per_op(figures.totals.driver_ns, ops),
-        driver_calls: figures.totals.calls,
-        waits_inserted: figures.waits_inserted,
-        events_recorded: figures.events_recorded,
-        event_queries: figures.event_queries,
-        final_delay_share: (active > 0).then(|| figures.delay as f64 / active as f64),
-        failures: timed.failures,
-        corruptions,
-    })
+    let mut outcomes = Vec::new();
+    let mut seen = 0;
+    for (timed, watched) in timed.into_iter().zip(watched) {
+        let Figures { tally, totals, .. } = timed.figures;
+        let mut outcome = Outcome::new(workload, DeviceName::Sim, &tally, totals, timed.host_ns);
+        if tally.policy == PolicyChoice::Millpond && active > 0 {
+            // The policies insert no waits: they wait on the host, which this is not about.
+            outcome.final_delay_share = Some(timed.figures.delay as f64 / active as f64);
+        }
+        outcome.failures = timed.failures;
+        outcome.corrupt_blocks = watched.violations - seen;
+        seen = watched.violations;
+        outcomes.push(outcome);
+    }
+    if let Some(last) = outcomes.last_mut() {
+        // The end of the pool is judged, too.
+        last.corrupt_blocks += checker.totals().violations - seen;
+        for violation in &violations {
+            last.corruptions.add(|| violation.to_string());
+        }
+    }
+    Ok(outcomes)
 }
 
-fn run_once(
+/// Whether no allocation fails on a sim with this much memory.
+pub(super) fn completes(
     workload: &Workload,
-    work: &[Work],
+    device_size: u64,
+    settings: PoolSettings,
+    progress: &Progress,
+) -> Result<bool, ReplayError> {
+    let script = Script::new(workload);
+    let (mut session, mut companion, _) =
+        open_session(&script, new_device(device_size), settings, None)?;
+    session.stop_at_failure();
+    companion.begin(&session);
+    session.play(&mut companion, progress)?;
+    let completed = session.tally().failed_allocations == 0;
+    session.free_the_rest(&mut companion)?;
+    session.end()?;
+    Ok(completed)
+}
+
+fn new_device(size: u64) -> Arc<SimDevice> {
+    Arc::new(SimDevice::builder().total_memory(size).build())
+}
+
+fn open_session<'a>(
+    script: &'a Script<'_>,
     device: Arc<SimDevice>,
     settings: PoolSettings,
     checker: Option<Arc<Checker>>,
-    progress: &Progress,
-) -> Result<Run, ReplayError> {
+) -> Result<(Session<'a>, SimCompanion<'a>, Arc<CallCounter>), ReplayError> {
     let counter = Arc::new(CallCounter::default());
     let delays = Arc::new(Delays::default());
     let mut observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(&counter) as _];
-    if workload.ordered {
+    if script.workload.ordered {
         observers.push(Arc::clone(&delays) as _);
     }
     observers.extend(checker.iter().map(|checker| Arc::clone(checker) as _));
     let observed = Arc::new(Observed::new(Arc::clone(&device) as _, observers));
-    let mut session = Session::new(workload, observed, settings)?;
-    delays.begin(session.streams(), session.events());
-    let mut companion = SimCompanion {
-        workload,
+    let session = Session::new(script.workload, observed, settings)?;
+    let companion = SimCompanion {
+        script,
+        began: 0,
         delays,
-        work,
+        work: &[],
         streams: session.streams().to_vec(),
         device,
         checker,
         at: 0,
     };
-    let started = Instant::now();
-    session.play(&mut companion, progress)?;
-    let host_ns = started.elapsed().as_nanos() as u64;
-    let statistics = session.pool().statistics();
-    let figures = Figures {
-        failed_allocations: session.failed_allocations,
-        peak_live: statistics.peak_live_bytes,
-        peak_reserved: statistics.peak_reserved_bytes,
-        totals: counter.totals(),
-        waits_inserted: statistics.waits_inserted,
-        events_recorded: statistics.events_recorded,
-        event_queries: statistics.event_queries,
-        ended: companion.device.now(),
-        device_ended: companion.device_ends(),
-        delay: companion.delays.of_the_device(),
-    };
-    session.free_the_rest(&mut companion)?;
-    let failures = std::mem::take(&mut session.failures);
+    Ok((session, companion, counter))
+}
+
+fn play(
+    script: &Script<'_>,
+    device: Arc<SimDevice>,
+    settings: PoolSettings,
+    repetitions: u32,
+    checker: Option<Arc<Checker>>,
+    progress: &Progress,
+) -> Result<Vec<Repetition>, ReplayError> {
+    let (mut session, mut companion, counter) = open_session(script, device, settings, checker)?;
+    let mut played = Vec::new();
+    let mut before = CallTotals::default();
+    for _ in 0..repetitions {
+        session.begin();
+        companion.begin(&session);
+        let started = Instant::now();
+        session.play(&mut companion, progress)?;
+        let host_ns = started.elapsed().as_nanos() as u64;
+        let figures = Figures {
+            tally: session.tally(),
+            totals: counter.totals().since(before),
+            ended: companion.device.now(),
+            device_ended: companion.device_ends(),
+            delay: companion.delays.of_the_device(),
+        };
+        session.free_the_rest(&mut companion)?;
+        companion.end();
+        before = counter.totals();
+        let checker = companion.checker.as_ref();
+        played.push(Repetition {
+            figures,
+            host_ns,
+            failures: session.take_failures(),
+            violations: checker.map_or(0, |checker| checker.totals().violations),
+        });
+    }
     session.end()?;
-    Ok(Run {
-        figures,
-        host_ns,
-        failures,
-    })
+    Ok(played)
 }
 
 /// Brings the sim to where the device was, and tells the checker what the pool does.
 struct SimCompanion<'a> {
-    workload: &'a Workload,
+    script: &'a Script<'a>,
+    /// When the repetition began, in virtual nanoseconds.
+    began: u64,
     /// What is still to be queued.
     work: &'a [Work],
     streams: Vec<StreamId>,
@@ -190,6 +242,18 @@ struct SimCompanion<'a> {
 }
 
 impl SimCompanion<'_> {
+    /// A repetition begins.
+    fn begin(&mut self, session: &Session<'_>) {
+        self.work = &self.script.work;
+        self.delays.begin(session.streams(), session.events());
+    }
+
+    /// A repetition is over: the next one begins when the device is done with it.
+    fn end(&mut self) {
+        self.began = self.device.now().max(self.device_ends());
+        self.device.advance_host_to(self.began);
+    }
+
     /// When the job's streams have done all that is queued.
     fn device_ends(&self) -> u64 {
         let ready = |&stream| self.device.stream_ready_at(stream);
@@ -204,7 +268,7 @@ impl SimCompanion<'_> {
             // Late, as far as it would begin earlier by itself.
             let ready = self.device.stream_ready_at(stream).unwrap_or(0);
             let begins = ready.max(self.device.now());
-            duration = duration.max(over.saturating_sub(begins));
+            duration = duration.max((self.began + over).saturating_sub(begins));
         }
         self.device.enqueue_work(stream, duration)?;
         Ok(())
@@ -215,8 +279,13 @@ impl Companion for SimCompanion<'_> {
     const TIMES_CALLS: bool = false;
 
     #[inline]
-    fn before(&mut self, pool: &Pool, index: usize, step: &Step) -> Result<(), ReplayError> {
-        if !self.workload.ordered {
+    fn before(
+        &mut self,
+        pool: &JobAllocator,
+        index: usize,
+        step: &Step,
+    ) -> Result<(), ReplayError> {
+        if !self.script.workload.ordered {
             let stream = stream_of(step.op);
             if stream != self.at {
                 self.at = stream;
@@ -230,14 +299,15 @@ impl Companion for SimCompanion<'_> {
             self.queue(work)?;
             self.work = rest;
         }
-        self.device.advance_host_to(self.delays.come_to(step));
+        let host = self.began + self.delays.come_to(step);
+        self.device.advance_host_to(host);
         Ok(())
     }
 
     #[inline]
     fn allocated(&mut self, block: LiveBlock) -> Result<(), ReplayError> {
         if let Some(checker) = &self.checker {
-            let facts = self.workload.blocks[block.number as usize];
+            let facts = self.script.workload.blocks[block.number as usize];
             let stream = self.streams[facts.stream as usize];
             checker.allocated(block.address, facts.size, ALIGNMENT, stream);
         }
@@ -277,13 +347,15 @@ mod tests {
     /// What the host's time for calls may change, in nanoseconds.
     const COST_OF_CALLS: u64 = 200_000;
 
-    fn play(workload: &Workload, waits: Waits) -> Figures {
-        let work = timeline::work_between_marks(workload);
+    fn figures(workload: &Workload, waits: Waits, repetitions: u32) -> Vec<Figures> {
+        let settings = PoolSettings {
+            waits,
+            ..PoolSettings::default()
+        };
+        let (script, hidden) = (Script::new(workload), Progress::hidden());
         let device = Arc::new(SimDevice::new());
-        let settings = PoolSettings { limit: None, waits };
-        let hidden = Progress::hidden();
-        let run = run_once(workload, &work, device, settings, None, &hidden).unwrap();
-        run.figures
+        let played = play(&script, device, settings, repetitions, None, &hidden).unwrap();
+        played.iter().map(|repetition| repetition.figures).collect()
     }
 
     fn last_mark(workload: &Workload) -> u64 {
@@ -300,13 +372,15 @@ mod tests {
             let workload = Workload::new(read_path(&path).unwrap(), 1.0);
             let recorded = last_mark(&workload);
             for waits in [Waits::TimeFirst, Waits::Balanced, Waits::MemoryFirst] {
-                let figures = play(&workload, waits);
+                let [figures] = figures(&workload, waits, 1)[..] else {
+                    panic!("one repetition gives one set of figures")
+                };
                 let off = figures.device_ended.abs_diff(recorded + figures.delay);
                 assert!(
                     off < COST_OF_CALLS,
                     "{name}, {waits:?}, {recorded}: {figures:?}"
                 );
-                if figures.waits_inserted == 0 {
+                if figures.tally.waits_inserted == 0 {
                     assert_eq!(figures.delay, 0, "{name}, {waits:?}");
                 }
             }

@@ -112,6 +112,11 @@ impl Blocks {
         self.free.iter().map(|entry| entry.5).collect()
     }
 
+    /// All unmapped blocks.
+    pub(super) fn all_unmapped(&self) -> Vec<BlockId> {
+        self.unmapped.iter().map(|entry| entry.3).collect()
+    }
+
     /// The live block that begins there.
     pub(super) fn live_at(&self, address: u64) -> Option<BlockId> {
         self.live.get(&address).copied()

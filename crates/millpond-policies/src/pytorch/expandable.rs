@@ -211,12 +211,7 @@ impl Expandable {
         if from > address {
             id = self.blocks.split(id, from - address);
         }
-        let id = self.blocks.set(id, State::Unmapped);
-        let block = self.blocks.get(id);
-        if block.before.is_none() && block.after.is_none() {
-            self.device.free_reservation(block.address, block.size)?;
-            self.blocks.remove_segment(id);
-        }
+        self.blocks.set(id, State::Unmapped);
         Ok(())
     }
 
@@ -261,6 +256,13 @@ impl Policy for Expandable {
     fn release_cached(&mut self) -> Result<(), PolicyError> {
         for id in self.blocks.all_free() {
             self.shrink(id)?;
+        }
+        for id in self.blocks.all_unmapped() {
+            let block = self.blocks.get(id);
+            if block.before.is_none() && block.after.is_none() {
+                self.device.free_reservation(block.address, block.size)?;
+                self.blocks.remove_segment(id);
+            }
         }
         Ok(())
     }

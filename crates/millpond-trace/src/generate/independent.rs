@@ -3,13 +3,15 @@
 //! Twelve threads, each with a stream and 24 MiB of state. A request is a chain of kernels; each
 //! allocates what it writes, and frees what the one before it wrote. A thread launches a whole
 //! request, waits for its answer, and rests. Since threads go on beside each other, calls of
-//! different streams alternate in the host's order.
+//! different streams alternate in the host's order. Every four requests, all threads wait for each
+//! other.
 
 use super::job::{Block, Job};
 use super::{KIB, MIB};
 
 const THREADS: u32 = 12;
-const REQUESTS_OF_A_THREAD: usize = 60;
+const ROUNDS: usize = 15;
+const REQUESTS_OF_A_ROUND: usize = 4;
 const STATE: u64 = 24 * MIB;
 /// Kernels of a request.
 const KERNELS: (u64, u64) = (8, 24);
@@ -26,6 +28,7 @@ struct Thread {
     stream: u32,
     /// When it goes on.
     at: u64,
+    /// In this round.
     requests_left: usize,
     kernels_left: u64,
     /// What its last kernel wrote.
@@ -39,34 +42,44 @@ pub(super) fn run(seed: u64) -> Job {
         .map(|stream| Thread {
             stream,
             at: 0,
-            requests_left: REQUESTS_OF_A_THREAD,
+            requests_left: 0,
             kernels_left: 0,
             output: None,
             state: job.allocate(stream, STATE),
         })
         .collect();
-    // The thread that is to go on first does one thing.
-    while let Some(index) = (0..threads.len()).min_by_key(|&index| threads[index].at) {
-        job.wait_until(threads[index].at);
-        if go_on(&mut job, &mut threads[index]) {
-            let ended = threads.swap_remove(index);
-            job.free(ended.state);
+    for _ in 0..ROUNDS {
+        for thread in &mut threads {
+            thread.requests_left = REQUESTS_OF_A_ROUND;
+            thread.at = job.now();
         }
+        // The thread that is to go on first does one thing.
+        let busy = |thread: &&mut Thread| thread.requests_left > 0;
+        while let Some(next) = threads
+            .iter_mut()
+            .filter(busy)
+            .min_by_key(|thread| thread.at)
+        {
+            job.wait_until(next.at);
+            go_on(&mut job, next);
+        }
+    }
+    for thread in threads {
+        job.free(thread.state);
     }
     job
 }
 
-/// Gives whether the thread has come to its end.
-fn go_on(job: &mut Job, thread: &mut Thread) -> bool {
+/// Launches a kernel, or ends a request.
+fn go_on(job: &mut Job, thread: &mut Thread) {
     let stream = thread.stream;
     if thread.kernels_left == 0 {
         if let Some(answer) = thread.output.take() {
             job.free(answer);
+            thread.requests_left -= 1;
+            thread.at = job.now() + job.random.about(REST);
+            return;
         }
-        if thread.requests_left == 0 {
-            return true;
-        }
-        thread.requests_left -= 1;
         thread.kernels_left = job.random.between(KERNELS.0, KERNELS.1);
     }
     let size = job.random.skewed(64 * KIB, LARGEST);
@@ -78,9 +91,9 @@ fn go_on(job: &mut Job, thread: &mut Thread) -> bool {
         job.free(input);
     }
     thread.kernels_left -= 1;
-    thread.at = job.now() + job.random.about(10_000);
-    if thread.kernels_left == 0 {
-        thread.at = job.ready_at(stream) + job.random.about(REST);
-    }
-    false
+    thread.at = if thread.kernels_left == 0 {
+        job.ready_at(stream)
+    } else {
+        job.now() + job.random.about(10_000)
+    };
 }

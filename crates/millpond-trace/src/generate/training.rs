@@ -49,7 +49,9 @@ pub(super) fn run(seed: u64) -> Job {
         job.wait_until(step_before);
         step_before = ends;
     }
-    job.wait_until(step_before);
+    // They are saved, and that is waited for.
+    job.launch(STREAM, 5_000_000, &parameters);
+    job.wait_until(job.ready_at(STREAM));
     job.free_all(parameters);
     job
 }

@@ -37,7 +37,7 @@ struct Window {
 }
 
 /// See the [module](self).
-pub(in crate::replay) struct Bytes<'a> {
+pub(super) struct Bytes<'a> {
     device: Arc<dyn Device>,
     workload: &'a Workload,
     streams: Vec<StreamId>,
@@ -53,7 +53,7 @@ pub(in crate::replay) struct Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    pub(in crate::replay) fn new(
+    pub(super) fn new(
         device: Arc<dyn Device>,
         workload: &'a Workload,
         streams: Vec<StreamId>,
@@ -83,7 +83,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// Queues the fill of a new block.
-    pub(in crate::replay) fn fill(&mut self, block: LiveBlock) -> Result<(), DeviceError> {
+    pub(super) fn fill(&mut self, block: LiveBlock) -> Result<(), DeviceError> {
         let BlockFacts { size, stream } = self.facts(block.number);
         self.open.bytes += size;
         let stream = self.streams[stream as usize];
@@ -92,7 +92,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// Orders another stream after what was done to the block on its own.
-    pub(in crate::replay) fn order(&self, block: LiveBlock, user: u32) -> Result<(), DeviceError> {
+    pub(super) fn order(&self, block: LiveBlock, user: u32) -> Result<(), DeviceError> {
         let owner = self.facts(block.number).stream as usize;
         self.device
             .record_event(self.order[owner], self.streams[owner])?;
@@ -101,11 +101,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// Queues a look at the block on a stream.
-    pub(in crate::replay) fn verify(
-        &mut self,
-        block: LiveBlock,
-        stream: u32,
-    ) -> Result<(), DeviceError> {
+    pub(super) fn verify(&mut self, block: LiveBlock, stream: u32) -> Result<(), DeviceError> {
         let verified = Verified::new();
         let BlockFacts { size, .. } = self.facts(block.number);
         self.device.verify(
@@ -131,7 +127,7 @@ impl<'a> Bytes<'a> {
 
     /// Waits for everything, looks through it, and gives the number of corrupt blocks and what
     /// was found.
-    pub(in crate::replay) fn finish(mut self) -> Result<(u64, Findings), DeviceError> {
+    pub(super) fn finish(mut self) -> Result<(u64, Findings), DeviceError> {
         self.close_window()?;
         self.close_window()?;
         let ends = self.open.ends.iter().chain(&self.queued.ends);

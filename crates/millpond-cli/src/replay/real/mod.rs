@@ -11,71 +11,81 @@ mod pattern;
 
 use std::sync::Arc;
 
-use millpond::Pool;
 use millpond::device::Observed;
 use millpond_trace::Step;
 
-use super::calls::CallCounter;
+use super::allocator::{JobAllocator, PoolSettings};
+use super::calls::{CallCounter, DriverCalls};
 use super::error::ReplayError;
-use super::outcome::{Outcome, per_op, ratio};
+use super::outcome::Outcome;
 use super::progress::Progress;
-use super::session::{Companion, LiveBlock, PoolSettings, Session};
+use super::session::{Companion, LiveBlock, Session};
 use super::workload::Workload;
-pub(super) use bytes::Bytes;
+use bytes::Bytes;
 pub(super) use open::RealDevice;
 
-/// Replays on this device.
+/// Replays on this device; gives one outcome for each repetition, with one pool.
 pub(super) fn run(
     workload: &Workload,
     target: &RealDevice,
     settings: PoolSettings,
+    repetitions: u32,
     progress: &Progress,
-) -> Result<Outcome, ReplayError> {
-    let device = Arc::clone(&target.device);
+) -> Result<Vec<Outcome>, ReplayError> {
     let counter = Arc::new(CallCounter::default());
-    let observers = vec![Arc::clone(&counter) as _];
-    let observed = Arc::new(Observed::new(Arc::clone(&device), observers));
-    let mut session = Session::new(workload, observed, settings)?;
-    let before = counter.totals();
-    let streams = session.streams().to_vec();
-    let mut companion = ByteCompanion {
-        workload,
-        bytes: Bytes::new(device, workload, streams, target.window_bytes)?,
-    };
-    session.play(&mut companion, progress)?;
-    let statistics = session.pool().statistics();
-    let totals = counter.totals();
-    let in_calls = totals.driver_ns + totals.other_ns - before.other_ns;
-    let pool_ns = session.pool_ns.saturating_sub(in_calls);
-    session.free_the_rest(&mut companion)?;
-    let (corrupt_blocks, corruptions) = companion.bytes.finish()?;
-    let failures = std::mem::take(&mut session.failures);
-    let failed_allocations = session.failed_allocations;
+    let mut session = open_session(workload, target, settings, &counter)?;
+    let mut outcomes = Vec::new();
+    for number in 1..=repetitions {
+        let mut before = counter.totals();
+        if number == 1 {
+            // What the pool took from the device when it was made is the job's.
+            before.calls = DriverCalls::default();
+            before.driver_ns = 0;
+        }
+        session.begin();
+        let mut companion = ByteCompanion::new(workload, target, &session)?;
+        session.play(&mut companion, progress)?;
+        let tally = session.tally();
+        let totals = counter.totals().since(before);
+        let in_calls = totals.driver_ns + totals.other_ns;
+        let pool_ns = session.pool_ns().saturating_sub(in_calls);
+        session.free_the_rest(&mut companion)?;
+        let mut outcome = Outcome::new(workload, target.name, &tally, totals, pool_ns);
+        (outcome.corrupt_blocks, outcome.corruptions) = companion.bytes.finish()?;
+        outcome.failures = session.take_failures();
+        outcomes.push(outcome);
+    }
     session.end()?;
+    Ok(outcomes)
+}
 
-    let ops = workload.ops();
-    let (peak_live, peak_reserved) = (statistics.peak_live_bytes, statistics.peak_reserved_bytes);
-    Ok(Outcome {
-        trace: workload.name.clone(),
-        device: target.name.to_string(),
-        policy: "millpond",
-        scale: workload.scale_if_scaled(),
-        ops,
-        failed_allocations,
-        corrupt_blocks,
-        peak_live_bytes: peak_live,
-        peak_reserved_bytes: peak_reserved,
-        reserved_over_live: ratio(peak_reserved, peak_live),
-        host_ns_per_op: per_op(pool_ns, ops),
-        driver_ns_per_op: per_op(totals.driver_ns, ops),
-        driver_calls: totals.calls,
-        waits_inserted: statistics.waits_inserted,
-        events_recorded: statistics.events_recorded,
-        event_queries: statistics.event_queries,
-        final_delay_share: None,
-        failures,
-        corruptions,
-    })
+/// Whether no allocation fails.
+pub(super) fn completes(
+    workload: &Workload,
+    target: &RealDevice,
+    settings: PoolSettings,
+    progress: &Progress,
+) -> Result<bool, ReplayError> {
+    let mut session = open_session(workload, target, settings, &Arc::default())?;
+    session.stop_at_failure();
+    let mut companion = ByteCompanion::new(workload, target, &session)?;
+    session.play(&mut companion, progress)?;
+    let completed = session.tally().failed_allocations == 0;
+    session.free_the_rest(&mut companion)?;
+    companion.bytes.finish()?;
+    session.end()?;
+    Ok(completed)
+}
+
+fn open_session<'w>(
+    workload: &'w Workload,
+    target: &RealDevice,
+    settings: PoolSettings,
+    counter: &Arc<CallCounter>,
+) -> Result<Session<'w>, ReplayError> {
+    let observers = vec![Arc::clone(counter) as _];
+    let observed = Arc::new(Observed::new(Arc::clone(&target.device), observers));
+    Session::new(workload, observed, settings)
 }
 
 /// Does to the blocks' bytes what the job's kernels would.
@@ -84,10 +94,30 @@ struct ByteCompanion<'a> {
     bytes: Bytes<'a>,
 }
 
+impl<'a> ByteCompanion<'a> {
+    fn new(
+        workload: &'a Workload,
+        target: &RealDevice,
+        session: &Session<'_>,
+    ) -> Result<ByteCompanion<'a>, ReplayError> {
+        let device = Arc::clone(&target.device);
+        let streams = session.streams().to_vec();
+        Ok(ByteCompanion {
+            workload,
+            bytes: Bytes::new(device, workload, streams, target.window_bytes)?,
+        })
+    }
+}
+
 impl Companion for ByteCompanion<'_> {
     const TIMES_CALLS: bool = true;
 
-    fn before(&mut self, _pool: &Pool, _index: usize, _step: &Step) -> Result<(), ReplayError> {
+    fn before(
+        &mut self,
+        _pool: &JobAllocator,
+        _index: usize,
+        _step: &Step,
+    ) -> Result<(), ReplayError> {
         Ok(())
     }
 

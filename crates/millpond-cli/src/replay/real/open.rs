@@ -13,10 +13,10 @@ const LONGEST_DELAY: Duration = Duration::from_micros(200);
 /// A device with bytes, to be replayed on.
 #[derive(Debug)]
 pub(in crate::replay) struct RealDevice {
-    pub(in crate::replay) device: Arc<dyn Device>,
-    pub(in crate::replay) name: DeviceName,
+    pub(super) device: Arc<dyn Device>,
+    pub(super) name: DeviceName,
     /// Bytes filled or verified that end a window (see [`bytes`](super::bytes)).
-    pub(in crate::replay) window_bytes: u64,
+    pub(super) window_bytes: u64,
 }
 
 impl RealDevice {
@@ -51,5 +51,10 @@ impl RealDevice {
     /// Bytes of the device's memory that are free now.
     pub(in crate::replay) fn free_memory(&self) -> Result<u64, DeviceError> {
         Ok(self.device.memory_info()?.free)
+    }
+
+    /// Bytes of the device's memory.
+    pub(in crate::replay) fn total_memory(&self) -> u64 {
+        self.device.capabilities().total_memory
     }
 }
