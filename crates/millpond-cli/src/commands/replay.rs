@@ -85,7 +85,8 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Print one JSON object a line, one for each recording, in place of the table.
+    /// Print one JSON object a line, one for each recording or repetition, in place of
+    /// the table.
     #[arg(long)]
     json: bool,
 
@@ -144,17 +145,17 @@ ns/op` that of the calls counted under `calls` (create, map, set access, unmap, 
 those for plain memory), in ns and in all in ms: by the clock on host and cuda:N, by the table of
 measured costs on sim. Taking the pool down is not counted, nor is waiting for the device.
 
-Waits: `waits` are those that the pool inserted into streams (in JSON `waits_inserted`, with the
-events that it recorded and queried beside it). `delay` (`final_delay_share`) is how much later the
-job's device is done than in the same replay where the inserted waits cost nothing, as a share of the
-time in which the device was active. Only `sim` can tell it, and only of ordered CSVs; elsewhere it is
+Waits: `waits` are those that the pool inserted into streams (in JSON `waits_inserted`, beside
+`events_recorded` and `event_queries`). `delay` (`final_delay_share`) is how much later the job's
+device is done than in the same replay where inserted waits cost nothing, as a share of the time
+in which the device was active. Only `sim` can tell, and only of ordered CSVs; elsewhere it is
 `null` in JSON. A delay spreads along streams, through the job's own waits, and to the host where
 it had nothing ahead of the device.
 
---min-limit halves the range between what is live and what was enough without a limit. A job that completes
-at one limit need not do so at every larger one, and on host and cuda:N two replays may differ: what is
-said completed when it was tried, and 2 MiB less did not. It is `null` where allocations fail even
-without a limit.
+Smallest limit: the range between what is live and what was enough without a limit is halved. A
+job that completes at one limit need not do so at every larger one, and on host and cuda:N two
+replays may differ: what is said completed when it was tried, and 2 MiB less did not. It is `null`
+where allocations fail even with the whole device.
 
 Exit code: 0 if nothing failed and nothing was corrupt, 1 if something was or a recording could
 not be replayed, 2 if the arguments are wrong.

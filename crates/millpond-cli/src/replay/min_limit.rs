@@ -55,7 +55,7 @@ mod tests {
             assert!(
                 tried
                     .iter()
-                    .all(|&limit| limit >= 10 * STEP && limit < 100 * STEP)
+                    .all(|limit| (10 * STEP..100 * STEP).contains(limit))
             );
         }
     }
