@@ -126,10 +126,11 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
         "ratio",
         "host ns/op",
         "driver ns/op",
-        "driver ms",
-        "calls",
-        "waits",
     ]);
+    if compared {
+        header.push("driver ms");
+    }
+    header.extend(["calls", "waits"]);
     let delays = outcomes
         .iter()
         .any(|outcome| outcome.final_delay_share.is_some());
@@ -167,7 +168,12 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
                 .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
             format!("{:.0}", outcome.host_ns_per_op),
             format!("{:.0}", outcome.driver_ns_per_op),
-            format!("{:.1}", outcome.driver_ns_per_op * outcome.ops as f64 / 1e6),
+        ]);
+        if compared {
+            let driver_ms = outcome.driver_ns_per_op * outcome.ops as f64 / 1e6;
+            row.push(format!("{driver_ms:.1}"));
+        }
+        row.extend([
             outcome.driver_calls.total().to_string(),
             outcome.waits_inserted.to_string(),
         ]);
