@@ -11,7 +11,10 @@ use millpond::device::CudaDevice;
 use millpond::pool::Waits;
 
 use crate::device::DeviceName;
-use crate::replay::{self, Outcome, PoolSettings, Progress, ReplayError, Scale, Settings, prepare};
+use crate::replay::{
+    self, Outcome, PolicyChoice, PoolSettings, Prepared, Progress, ReplayError, Scale, Settings,
+    prepare,
+};
 use crate::size::ByteSize;
 
 /// Replay recordings of real jobs against the pool.
@@ -53,6 +56,17 @@ pub(crate) struct ReplayArgs {
     /// could after a wait that it inserts there.
     #[arg(long, value_enum, default_value_t)]
     waits: WaitsArg,
+
+    /// Whose rules decide where blocks go and what is kept: `millpond`, this pool; or, to compare
+    /// with, `cuda-malloc`, `bump`, `buddy`, `slab`, `caching` and `expandable` (PyTorch's
+    /// allocator without and with expandable segments). Several are replayed one after the other.
+    #[arg(
+        long,
+        value_name = "A,B,...",
+        value_delimiter = ',',
+        default_value = "millpond"
+    )]
+    policy: Vec<PolicyChoice>,
 
     /// Play the recording N times with the same pool, each time when the device is done with the
     /// one before; one row, or JSON object, for each. What is reserved then counts from what the
@@ -119,14 +133,17 @@ Examples:
       What is left to do for the driver when the pool has seen the job before.
   millpond replay --device sim --waits memory-first traces/*.ordered.csv.gz
       What memory can be saved if streams may be held up, and by how much they are.
+  millpond replay --device sim --policy millpond,caching,expandable traces/gnn_sampled.csv.gz
+      What others would need for the same job, beside the pool.
   millpond replay --scale 1 traces/gnn_sampled.csv.gz
       The same at full size, in half of the free memory; this takes minutes.
   millpond replay --device-size 256MiB --seed 7 traces/offload_streams.ordered.csv.gz
       Small enough for any machine, with streams that overtake each other.
 
 Time: `host ns/op` is the pool's own (on sim, that of the whole loop, device included), `driver
-ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release): by the
-clock on host and cuda:N, by the table of measured costs on sim. Taking the pool down is not counted.
+ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release, and
+those for plain memory), in ns and in all in ms: by the clock on host and cuda:N, by the table of
+measured costs on sim. Taking the pool down is not counted, nor is waiting for the device.
 
 Waits: `waits` are those that the pool inserted into streams (in JSON `waits_inserted`, beside
 `events_recorded` and `event_queries`). `delay` (`final_delay_share`) is how much later the job's
@@ -172,6 +189,7 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
         pool: PoolSettings {
             limit: args.limit.map(|size| size.0),
             waits: args.waits.into(),
+            policy: PolicyChoice::Millpond,
         },
         seed: args.seed,
         repeat: args.repeat,
@@ -180,20 +198,30 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     let mut outcomes = Vec::new();
     let mut clean = true;
     for path in &args.traces {
-        match replay_one(path, args, &settings) {
-            Ok(replayed) => {
-                for outcome in &replayed {
-                    clean &= outcome.is_clean();
-                    report_findings(path, outcome);
-                    if args.json && !print_json(outcome) {
-                        return ExitCode::FAILURE;
-                    }
-                }
-                outcomes.extend(replayed);
-            }
+        let prepared = match prepare_one(path, args, &settings) {
+            Ok(prepared) => prepared,
             Err(error) => {
                 clean = false;
                 complain("error", path, error);
+                continue;
+            }
+        };
+        for &policy in &args.policy {
+            match replay_one(&prepared, policy, args.quiet) {
+                Ok(replayed) => {
+                    for outcome in &replayed {
+                        clean &= outcome.is_clean();
+                        report_findings(path, outcome);
+                        if args.json && !print_json(outcome) {
+                            return ExitCode::FAILURE;
+                        }
+                    }
+                    outcomes.extend(replayed);
+                }
+                Err(error) => {
+                    clean = false;
+                    complain("error", path, error);
+                }
             }
         }
     }
@@ -210,16 +238,16 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     }
 }
 
-fn replay_one(
+fn prepare_one(
     path: &Path,
     args: &ReplayArgs,
     settings: &Settings,
-) -> Result<Vec<Outcome>, ReplayError> {
+) -> Result<Prepared, ReplayError> {
     let mut trace = millpond_trace::read_path(path)?;
     let notes = std::mem::take(&mut trace.notes);
     let prepared = prepare(trace, settings)?;
     if args.quiet {
-        return prepared.replay(&Progress::hidden());
+        return Ok(prepared);
     }
     for note in notes {
         complain("note", path, note);
@@ -233,8 +261,20 @@ fn replay_one(
         let note = format!("{note}: replayed at scale {scale}");
         complain("note", path, note);
     }
-    let progress = Progress::new(prepared.name(), prepared.steps());
-    prepared.replay(&progress)
+    Ok(prepared)
+}
+
+fn replay_one(
+    prepared: &Prepared,
+    policy: PolicyChoice,
+    quiet: bool,
+) -> Result<Vec<Outcome>, ReplayError> {
+    let progress = if quiet {
+        Progress::hidden()
+    } else {
+        Progress::new(prepared.name(), prepared.steps())
+    };
+    prepared.replay(policy, &progress)
 }
 
 fn report_findings(path: &Path, outcome: &Outcome) {

@@ -2,6 +2,7 @@
 
 use millpond::device::DeviceError;
 use millpond::{BlockError, PoolError};
+use millpond_policies::{PolicyError, PolicyName};
 use millpond_trace::TraceError;
 
 use super::sim::Figures;
@@ -37,4 +38,9 @@ pub(crate) enum ReplayError {
     },
     #[error("the pool did not give everything back, which is a bug in millpond: {0}")]
     LeftBehind(String),
+    #[error("the policy {policy} failed, and the replay ends there: {error}")]
+    Policy {
+        policy: PolicyName,
+        error: PolicyError,
+    },
 }

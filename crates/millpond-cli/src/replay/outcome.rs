@@ -3,6 +3,7 @@
 use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
 use serde::Serialize;
 
+use super::allocator::PolicyChoice;
 use super::calls::{CallTotals, DriverCalls};
 use super::findings::Findings;
 use super::session::Tally;
@@ -62,7 +63,7 @@ impl Outcome {
         Outcome {
             trace: workload.name.clone(),
             device: device.to_string(),
-            policy: "millpond",
+            policy: tally.policy.as_str(),
             scale: workload.scale_if_scaled(),
             repetition: None,
             ops,
@@ -103,7 +104,12 @@ fn per_op(nanoseconds: u64, ops: u64) -> f64 {
 /// The table of several replays.
 pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     let scaled = outcomes.iter().any(|outcome| outcome.scale.is_some());
+    let ours = PolicyChoice::Millpond.as_str();
+    let compared = outcomes.iter().any(|outcome| outcome.policy != ours);
     let mut header = vec!["trace"];
+    if compared {
+        header.push("policy");
+    }
     if scaled {
         header.push("scale");
     }
@@ -120,9 +126,11 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
         "ratio",
         "host ns/op",
         "driver ns/op",
-        "calls",
-        "waits",
     ]);
+    if compared {
+        header.push("driver ms");
+    }
+    header.extend(["calls", "waits"]);
     let delays = outcomes
         .iter()
         .any(|outcome| outcome.final_delay_share.is_some());
@@ -140,6 +148,9 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     table.set_header(header);
     for outcome in outcomes {
         let mut row = vec![outcome.trace.clone()];
+        if compared {
+            row.push(outcome.policy.to_owned());
+        }
         if scaled {
             row.push(outcome.scale.unwrap_or(1.0).to_string());
         }
@@ -157,6 +168,12 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
                 .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
             format!("{:.0}", outcome.host_ns_per_op),
             format!("{:.0}", outcome.driver_ns_per_op),
+        ]);
+        if compared {
+            let driver_ms = outcome.driver_ns_per_op * outcome.ops as f64 / 1e6;
+            row.push(format!("{driver_ms:.1}"));
+        }
+        row.extend([
             outcome.driver_calls.total().to_string(),
             outcome.waits_inserted.to_string(),
         ]);
@@ -174,7 +191,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     }
     for column in table.column_iter_mut() {
         column.set_constraint(ColumnConstraint::ContentWidth);
-        if column.index > 0 {
+        if column.index > usize::from(compared) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }

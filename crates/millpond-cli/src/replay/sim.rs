@@ -23,18 +23,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use millpond::Pool;
 use millpond::device::{Device, Observed, Observer, SimDevice, StreamId};
 use millpond_check::{Checker, Violation};
 use millpond_trace::Step;
 
+use super::allocator::{JobAllocator, PolicyChoice, PoolSettings};
 use super::calls::{CallCounter, CallTotals};
 use super::delay::Delays;
 use super::error::ReplayError;
 use super::findings::Findings;
 use super::outcome::Outcome;
 use super::progress::Progress;
-use super::session::{Companion, LiveBlock, PoolSettings, Session, Tally};
+use super::session::{Companion, LiveBlock, Session, Tally};
 use super::timeline::{self, Work};
 use super::workload::{Workload, stream_of};
 use crate::device::DeviceName;
@@ -117,8 +117,10 @@ pub(super) fn run(
     for (timed, watched) in timed.into_iter().zip(watched) {
         let Figures { tally, totals, .. } = timed.figures;
         let mut outcome = Outcome::new(workload, DeviceName::Sim, &tally, totals, timed.host_ns);
-        outcome.final_delay_share =
-            (active > 0).then(|| timed.figures.delay as f64 / active as f64);
+        if tally.policy == PolicyChoice::Millpond && active > 0 {
+            // The policies insert no waits: they wait on the host, which this is not about.
+            outcome.final_delay_share = Some(timed.figures.delay as f64 / active as f64);
+        }
         outcome.failures = timed.failures;
         outcome.corrupt_blocks = watched.violations - seen;
         seen = watched.violations;
@@ -277,7 +279,12 @@ impl Companion for SimCompanion<'_> {
     const TIMES_CALLS: bool = false;
 
     #[inline]
-    fn before(&mut self, pool: &Pool, index: usize, step: &Step) -> Result<(), ReplayError> {
+    fn before(
+        &mut self,
+        pool: &JobAllocator,
+        index: usize,
+        step: &Step,
+    ) -> Result<(), ReplayError> {
         if !self.script.workload.ordered {
             let stream = stream_of(step.op);
             if stream != self.at {
@@ -341,7 +348,10 @@ mod tests {
     const COST_OF_CALLS: u64 = 200_000;
 
     fn figures(workload: &Workload, waits: Waits, repetitions: u32) -> Vec<Figures> {
-        let settings = PoolSettings { limit: None, waits };
+        let settings = PoolSettings {
+            waits,
+            ..PoolSettings::default()
+        };
         let (script, hidden) = (Script::new(workload), Progress::hidden());
         let device = Arc::new(SimDevice::new());
         let played = play(&script, device, settings, repetitions, None, &hidden).unwrap();

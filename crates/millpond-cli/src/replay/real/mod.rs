@@ -11,15 +11,15 @@ mod pattern;
 
 use std::sync::Arc;
 
-use millpond::Pool;
 use millpond::device::Observed;
 use millpond_trace::Step;
 
+use super::allocator::{JobAllocator, PoolSettings};
 use super::calls::{CallCounter, DriverCalls};
 use super::error::ReplayError;
 use super::outcome::Outcome;
 use super::progress::Progress;
-use super::session::{Companion, LiveBlock, PoolSettings, Session};
+use super::session::{Companion, LiveBlock, Session};
 use super::workload::Workload;
 use bytes::Bytes;
 pub(super) use open::RealDevice;
@@ -112,7 +112,12 @@ impl<'a> ByteCompanion<'a> {
 impl Companion for ByteCompanion<'_> {
     const TIMES_CALLS: bool = true;
 
-    fn before(&mut self, _pool: &Pool, _index: usize, _step: &Step) -> Result<(), ReplayError> {
+    fn before(
+        &mut self,
+        _pool: &JobAllocator,
+        _index: usize,
+        _step: &Step,
+    ) -> Result<(), ReplayError> {
         Ok(())
     }
 
