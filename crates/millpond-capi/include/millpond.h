@@ -537,6 +537,35 @@ millpond_status millpond_pool_synchronize(const millpond_pool *pool);
 millpond_status millpond_pool_stream_destroyed(const millpond_pool *pool, void *stream);
 
 /**
+ * Forbids the pool to let this stream wait: no wait is ever inserted into it, until
+ * `millpond_pool_may_wait` takes that back or the stream is destroyed. For streams whose later work
+ * others wait for in ways that the pool knows nothing of: on words in memory, or inside
+ * collectives; an inserted wait could close a circle with these.
+ *
+ * A request on such a stream gets new memory where another would wait. If there is none, it still
+ * waits on the host for memory to be completed, as the last thing before it fails.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pool), `MILLPOND_DEVICE_FAILED`,
+ * `MILLPOND_DEVICE_LOST`.
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool; `stream` is a stream of its device.
+ */
+millpond_status millpond_pool_never_wait(const millpond_pool *pool, void *stream);
+
+/**
+ * Takes `millpond_pool_never_wait` back.
+ *
+ * Errors: as `millpond_pool_never_wait`.
+ *
+ * The caller sees to this:
+ *
+ * As `millpond_pool_never_wait`.
+ */
+millpond_status millpond_pool_may_wait(const millpond_pool *pool, void *stream);
+
+/**
  * What the pool holds. `statistics->size` must be set to `sizeof(millpond_statistics)`. Looks at
  * every free range: not for every allocation.
  *

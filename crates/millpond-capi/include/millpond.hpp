@@ -184,6 +184,13 @@ class pool {
     void stream_destroyed(stream_ref stream) const {
         check(millpond_pool_stream_destroyed(raw_.get(), stream.get()));
     }
+    // No wait is ever inserted into the stream, until may_wait() takes that back.
+    void never_wait(stream_ref stream) const {
+        check(millpond_pool_never_wait(raw_.get(), stream.get()));
+    }
+    void may_wait(stream_ref stream) const {
+        check(millpond_pool_may_wait(raw_.get(), stream.get()));
+    }
     // Gives back what nothing uses until at most `keep` bytes stay; gives the bytes released.
     std::uint64_t trim(std::uint64_t keep = 0) const {
         std::uint64_t released = 0;

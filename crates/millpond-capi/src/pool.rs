@@ -335,6 +335,51 @@ pub unsafe extern "C" fn millpond_pool_stream_destroyed(
     })
 }
 
+/// Forbids the pool to let this stream wait: no wait is ever inserted into it, until
+/// `millpond_pool_may_wait` takes that back or the stream is destroyed. For streams whose later work
+/// others wait for in ways that the pool knows nothing of: on words in memory, or inside
+/// collectives; an inserted wait could close a circle with these.
+///
+/// A request on such a stream gets new memory where another would wait. If there is none, it still
+/// waits on the host for memory to be completed, as the last thing before it fails.
+///
+/// Errors: `MILLPOND_INVALID_ARGUMENT` (a null pool), `MILLPOND_DEVICE_FAILED`,
+/// `MILLPOND_DEVICE_LOST`.
+///
+/// # Safety
+///
+/// `pool` is null or a live pool; `stream` is a stream of its device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_never_wait(
+    pool: *const millpond_pool,
+    stream: *mut c_void,
+) -> millpond_status {
+    call(|| {
+        // SAFETY: null, or a live pool.
+        let pool = unsafe { required(pool, "pool") }?;
+        Ok(pool.pool.never_wait(self::stream(stream))?)
+    })
+}
+
+/// Takes `millpond_pool_never_wait` back.
+///
+/// Errors: as `millpond_pool_never_wait`.
+///
+/// # Safety
+///
+/// As `millpond_pool_never_wait`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_may_wait(
+    pool: *const millpond_pool,
+    stream: *mut c_void,
+) -> millpond_status {
+    call(|| {
+        // SAFETY: null, or a live pool.
+        let pool = unsafe { required(pool, "pool") }?;
+        Ok(pool.pool.may_wait(self::stream(stream))?)
+    })
+}
+
 /// What the pool holds. `statistics->size` must be set to `sizeof(millpond_statistics)`. Looks at
 /// every free range: not for every allocation.
 ///

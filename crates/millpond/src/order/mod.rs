@@ -143,6 +143,8 @@ struct Timeline {
     unmarked: u64,
     /// Live blocks that name this slot, as their owner or as a further user.
     named: u64,
+    /// The caller forbids that this stream is made to wait.
+    never_waits: bool,
 }
 
 impl Timeline {
@@ -203,6 +205,7 @@ impl Order {
             markers: VecDeque::new(),
             unmarked: 0,
             named: 0,
+            never_waits: false,
         };
         match self.timelines.get_mut(slot) {
             Some(vacant) => *vacant = timeline,
@@ -266,6 +269,16 @@ impl Order {
     /// A live block that named the slot is freed.
     pub(crate) fn unname(&mut self, stream: StreamIndex) {
         self.timelines[stream.slot()].named -= 1;
+    }
+
+    /// Whether the pool may let the stream wait for another one's work.
+    pub(crate) fn may_wait(&self, stream: StreamIndex) -> bool {
+        !self.timelines[stream.slot()].never_waits
+    }
+
+    /// Says whether the pool may let the stream wait for another one's work.
+    pub(crate) fn set_may_wait(&mut self, stream: StreamIndex, may: bool) {
+        self.timelines[stream.slot()].never_waits = !may;
     }
 
     /// Whether the work up to an end is completed, as the host has seen.

@@ -3,7 +3,8 @@
 //!
 //! 1. What other streams have finished meanwhile.
 //! 2. New handles, within the budget that [`Waits`](super::Waits) sets.
-//! 3. A wait in the asking stream, for memory that another one is not done with.
+//! 3. A wait in the asking stream, for memory that another one is not done with; not where the
+//!    caller forbids it ([`Pool::never_wait`](super::Pool::never_wait)).
 //! 4. New handles, within the limit.
 //! 5. The handles of wholly free ranges, moved to where the request fits.
 //! 6. Waiting on the host for pending memory, one event at a time, trying again after each.
@@ -23,9 +24,14 @@ impl Inner {
         if need.size > self.most_there_can_be() {
             return Err(self.out_of_memory(&need, Wall::NeverFits, None));
         }
-        let (budget, shared) = {
+        let (budget, shared, may_wait) = {
             let state = self.lock();
-            (state.budget(self.waits), state.order.is_shared())
+            let may_wait = state.order.may_wait(need.stream);
+            (
+                state.budget(self.waits),
+                state.order.is_shared(),
+                may_wait && self.reuse.allow_internal_dependencies,
+            )
         };
         if shared {
             if self.reuse.allow_opportunistic {
@@ -41,7 +47,7 @@ impl Inner {
             Err(refused) => refused,
         };
         if shared
-            && self.reuse.allow_internal_dependencies
+            && may_wait
             && let Some(granted) = self.claim_after_waits(&need, &mut refused)
         {
             return Ok(granted);
@@ -53,6 +59,7 @@ impl Inner {
             };
         }
         self.observe(Marking::All);
+        let mut looked_again = false;
         loop {
             self.lock().gather_completed();
             if let Some(granted) = self.claim_now(&need) {
@@ -63,7 +70,10 @@ impl Inner {
                 Err(again) => refused.replace(again),
             }
             match self.await_something() {
-                Ok(true) => {}
+                Ok(true) => looked_again = false,
+                // Nothing is left to wait for, but the last may have been seen to be completed
+                // just now.
+                Ok(false) if !looked_again => looked_again = true,
                 Ok(false) => break,
                 Err(error) => {
                     refused.error = Some(error);

@@ -209,6 +209,27 @@ impl Pool {
         self.inner.lock().order.forget_event(event);
     }
 
+    /// Forbids the pool to let this stream wait: whatever the policies, no wait is ever inserted
+    /// into it, until [`Pool::may_wait`] takes that back or the stream is destroyed.
+    ///
+    /// A wait that the pool inserts can close a circle with waits that it knows nothing of: those
+    /// on words in memory (`cuStreamWaitValue64`, a kernel that spins) and those inside
+    /// collectives. If stream A holds until B writes a word, a wait for A that is inserted into B
+    /// before the write lets neither go on. So the stream to declare is the one whose *later* work
+    /// others wait for in such a way: the one that writes the word, and every stream that runs
+    /// collectives.
+    ///
+    /// A request on such a stream gets new memory where another would wait. If there is none, it
+    /// still waits on the host for memory to be completed, as the last thing before it fails.
+    pub fn never_wait(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.inner.set_may_wait(stream, false)
+    }
+
+    /// Takes [`Pool::never_wait`] back.
+    pub fn may_wait(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.inner.set_may_wait(stream, true)
+    }
+
     /// Waits on the host for a stream. Everything it did is then known to be completed.
     pub fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
@@ -252,6 +273,14 @@ impl Pool {
 }
 
 impl Inner {
+    fn set_may_wait(&self, stream: StreamId, may: bool) -> Result<(), DeviceError> {
+        let key = self.stream_key(stream)?;
+        let mut state = self.lock();
+        let index = state.stream(key);
+        state.order.set_may_wait(index, may);
+        Ok(())
+    }
+
     pub(super) fn synchronize(self: &Inner) -> Result<(), DeviceError> {
         let everything = self.lock().order.everything();
         self.device.synchronize()?;

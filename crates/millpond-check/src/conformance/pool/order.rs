@@ -167,3 +167,31 @@ pub(super) fn the_callers_own_order_is_enough(fixture: &Fixture) -> Outcome {
     bench.end();
     Ok(())
 }
+
+/// A stream that is declared so gets other memory where it would have been made to wait; when that
+/// is taken back, it waits.
+pub(super) fn a_stream_that_must_not_wait_does_not(fixture: &Fixture) -> Outcome {
+    let bench = Bench::new(fixture, 64 * MIB);
+    let pool = bench.pool();
+    let (a, b) = (bench.stream(), bench.stream());
+    // So much that another 20 MiB are beyond what a pool takes before it lets a stream wait.
+    let blocks = [(); 3].map(|()| bench.allocate(8 * MIB, a));
+    pool.synchronize().unwrap();
+    let hold = fixture.hold(a);
+    drop(blocks);
+    pool.never_wait(b).unwrap();
+    let apart = bench.allocate(20 * MIB, b);
+    apart.verify_on(b);
+    // Would hang if b had been made to wait.
+    bench.device.synchronize_stream(b).unwrap();
+    assert_eq!(pool.statistics().waits_inserted, 0);
+    pool.may_wait(b).unwrap();
+    let other = bench.allocate(20 * MIB, b);
+    if bench.device.capabilities().mapping {
+        assert!(pool.statistics().waits_inserted > 0);
+    }
+    drop(hold);
+    drop((apart, other));
+    bench.end();
+    Ok(())
+}

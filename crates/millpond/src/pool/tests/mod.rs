@@ -7,6 +7,7 @@ mod gone;
 mod growing;
 mod limits;
 mod misuse;
+mod never_wait;
 mod streams;
 
 use std::sync::{Arc, Mutex};
