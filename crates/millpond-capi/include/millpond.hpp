@@ -123,6 +123,18 @@ class block {
     void use_on(stream_ref stream) const {
         check(millpond_pool_use(pool_.get(), address_, stream.get()));
     }
+    // Says that the stream was given all that it is ever to do with the block.
+    void use_ended(stream_ref stream) const {
+        check(millpond_pool_use_ended(pool_.get(), address_, stream.get()));
+    }
+    // Says that the stream's use ended where pool::record_event last recorded the event.
+    void use_ends_at(stream_ref stream, void* event) const {
+        check(millpond_pool_use_ends_at(pool_.get(), address_, stream.get(), event));
+    }
+    // Hands the block over: its owner is done with it, and this stream owns it from now on.
+    void hand_over(stream_ref stream) const {
+        check(millpond_pool_hand_over(pool_.get(), address_, stream.get()));
+    }
     // Frees the block now. Waits for nothing.
     void reset() noexcept {
         if (address_ != nullptr) {

@@ -1,6 +1,7 @@
 //! Which memory may be used by whom: now, after a wait, or not yet.
 //!
-//! Every stream has a timeline, a position that rises with each free. A freed range remembers at
+//! Every stream has a timeline, a position that rises with each free, each end of a use and each
+//! record of a caller's event. A freed range remembers at
 //! which position of which streams its last uses ended ([`Ends`]). A stream may use the range when
 //! each of these ends is
 //!
@@ -28,6 +29,8 @@
 //!    the one before it ended, all of that being completed. So whatever is still known of the old
 //!    stream, by a clock, an end or a marker that somebody holds, stays true and says nothing of
 //!    the new one.
+//! 6. `ended` is the last position that an end stands at, or beyond: what a stream did after it
+//!    nobody will ask for.
 
 #![forbid(unsafe_code)]
 
@@ -133,6 +136,7 @@ struct Timeline {
     key: StreamKey,
     life: Life,
     now: u64,
+    ended: u64,
     done: u64,
     /// The part of `done` that the caller himself waited for.
     synchronized: u64,
@@ -166,12 +170,21 @@ pub(crate) struct MarkerRequest {
     clock: Clock,
 }
 
+/// What the caller's event stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Recorded {
+    /// Where its stream stood.
+    end: End,
+    /// What its stream knew, itself included.
+    knowledge: Clock,
+}
+
 /// All timelines of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
     timelines: Vec<Timeline>,
     by_key: FxHashMap<StreamKey, StreamIndex>,
-    user_events: FxHashMap<EventId, Clock>,
+    user_events: FxHashMap<EventId, Recorded>,
     alive: usize,
     /// The stream that was asked for last: most often it is the next one as well.
     recent: StreamIndex,
@@ -199,6 +212,7 @@ impl Order {
             key,
             life: Life::Alive,
             now: start,
+            ended: start,
             done: start,
             synchronized: start,
             clock: Clock::default(),
@@ -251,6 +265,13 @@ impl Order {
     /// that is gone was given nothing after its last position ([`Order::closing`],
     /// [`Order::lose`]), so that one stands for all.
     pub(crate) fn advance(&mut self, stream: StreamIndex) -> End {
+        let end = self.pass(stream);
+        self.end_stands(end);
+        end
+    }
+
+    /// Takes a position without saying that anything ended there.
+    fn pass(&mut self, stream: StreamIndex) -> End {
         let timeline = &mut self.timelines[stream.slot()];
         if timeline.life == Life::Alive {
             timeline.now += 1;
@@ -259,6 +280,22 @@ impl Order {
             stream,
             position: timeline.now,
         }
+    }
+
+    fn end_stands(&mut self, end: End) {
+        let timeline = &mut self.timelines[end.stream.slot()];
+        timeline.ended = timeline.ended.max(end.position);
+    }
+
+    /// Leaves out the ends that follow from others of them. `fresh` are streams whose end was taken
+    /// just now: what such a stream was made to wait for is completed when that end is.
+    pub(crate) fn leave_out_implied(&self, ends: &mut Ends, fresh: &[StreamIndex]) {
+        ends.retain(|end| {
+            !fresh.iter().any(|&later| {
+                let clock = &self.timelines[later.slot()].clock;
+                later != end.stream && clock.at(end.stream) >= end.position
+            })
+        });
     }
 
     /// A live block names the slot from now on.
@@ -310,9 +347,24 @@ impl Order {
         ends.iter().all(|end| self.is_completed(end))
     }
 
-    /// The caller's event was recorded; `knowledge` is what its stream knew before that.
-    pub(crate) fn remember_event(&mut self, event: EventId, knowledge: Clock) {
-        self.user_events.insert(event, knowledge);
+    /// The caller's event is about to be recorded on a stream: what it will stand for. What the
+    /// stream knows before is what the event surely stands for.
+    pub(crate) fn recording(&mut self, stream: StreamIndex) -> Recorded {
+        let end = self.pass(stream);
+        let knowledge = self.knowledge(stream);
+        Recorded { end, knowledge }
+    }
+
+    /// The caller's event was recorded.
+    pub(crate) fn remember_event(&mut self, event: EventId, recorded: Recorded) {
+        self.user_events.insert(event, recorded);
+    }
+
+    /// A use ended where the caller's event was recorded; `None` if the event is not known.
+    pub(crate) fn end_at_event(&mut self, event: EventId) -> Option<End> {
+        let end = self.user_events.get(&event)?.end;
+        self.end_stands(end);
+        Some(end)
     }
 
     /// The stream comes after all this from now on: it was made to wait for it.
@@ -322,7 +374,8 @@ impl Order {
 
     /// What the caller's event stands for.
     pub(crate) fn event_knowledge(&self, event: EventId) -> Option<Clock> {
-        self.user_events.get(&event).cloned()
+        let recorded = self.user_events.get(&event)?;
+        Some(recorded.knowledge.clone())
     }
 
     /// The caller's event is destroyed, or no longer his.
@@ -468,7 +521,7 @@ impl Order {
         (0..self.timelines.len())
             .filter(|&slot| {
                 let t = &self.timelines[slot];
-                t.life == Life::Alive && t.covered() < t.now
+                t.life == Life::Alive && t.covered() < t.ended
             })
             .map(|slot| StreamIndex(slot as u32))
             .collect()
@@ -547,6 +600,12 @@ impl Order {
     /// Checks the invariants that can be seen from here.
     pub(crate) fn validate(&self) -> Result<(), String> {
         for (slot, t) in self.timelines.iter().enumerate() {
+            if t.ended > t.now {
+                return Err(format!(
+                    "stream slot {slot}: an end at {} is past now {}",
+                    t.ended, t.now
+                ));
+            }
             if t.done > t.now {
                 return Err(format!(
                     "stream slot {slot}: done {} is past now {}",

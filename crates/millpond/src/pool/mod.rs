@@ -22,6 +22,7 @@ mod state;
 mod statistics;
 mod streams;
 mod teardown;
+mod uses;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -244,17 +245,6 @@ impl Pool {
         })
     }
 
-    /// Frees the block that starts at a raw address ([`Block::into_raw`]), in the order of the
-    /// streams that used it.
-    pub fn free(&self, address: u64) -> Result<(), BlockError> {
-        self.inner.free_block(address, None)
-    }
-
-    /// Says that the block that starts at a raw address is used on a further stream from now on.
-    pub fn use_on(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.use_block(address, stream)
-    }
-
     /// What the pool holds.
     pub fn statistics(&self) -> Statistics {
         self.inner.lock().statistics()
@@ -326,13 +316,6 @@ impl Block {
     /// The bytes that were asked for.
     pub fn size(&self) -> u64 {
         self.size
-    }
-
-    /// Says that the block is used on a further stream from now on, until it is freed. Whether
-    /// that stream's work comes after the allocation is the caller's business; the pool sees to it
-    /// that nobody gets the memory before the stream is done with it.
-    pub fn use_on(&self, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.use_block(self.address, stream)
     }
 
     /// Frees the block, as dropping it does, and says if that failed.

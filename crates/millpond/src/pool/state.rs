@@ -257,47 +257,6 @@ impl State {
         }
     }
 
-    /// Frees a live block in the order of the streams that used it. With a serial number, only if
-    /// the block is still the one that had it.
-    pub(super) fn free_block(
-        &mut self,
-        address: u64,
-        serial: Option<u64>,
-    ) -> Result<MarkerRequests, BlockError> {
-        let Some(record) = self.blocks.remove(address, serial) else {
-            return Err(self.block_error(address));
-        };
-        let live = self.blocks.live_bytes();
-        let mut ends = Ends::default();
-        let mut requests = MarkerRequests::new();
-        for stream in std::iter::once(record.owner).chain(record.users) {
-            ends.add(self.order.advance(stream));
-            self.order.unname(stream);
-            requests.extend(self.order.freed(stream, record.size, live));
-        }
-        self.extents.free_extent(record.extent, ends);
-        Ok(requests)
-    }
-
-    /// The block is used on a further stream from now on.
-    pub(super) fn use_on(&mut self, address: u64, key: StreamKey) -> Result<(), BlockError> {
-        let Some(record) = self.blocks.get(address) else {
-            return Err(self.block_error(address));
-        };
-        let owner = record.owner;
-        let user = self.stream(key);
-        if user == owner {
-            return Ok(());
-        }
-        if let Some(record) = self.blocks.get_mut(address)
-            && !record.users.contains(&user)
-        {
-            record.users.push(user);
-            self.order.name(user);
-        }
-        Ok(())
-    }
-
     /// Memory whose uses are completed belongs to no stream any more: takes it out of the silos,
     /// so that neighbours become one range. Looks at all that is free: for when memory is short.
     pub(super) fn gather_completed(&mut self) {

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use super::error::BlockError;
 use super::{Inner, Pool};
 use crate::device::{Call, DeviceError, EventId, Status, StreamId};
 use crate::order::{Marker, MarkerRequest, StreamKey};
@@ -95,25 +94,12 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) fn free_block(&self, address: u64, serial: Option<u64>) -> Result<(), BlockError> {
-        let requests = self.lock().free_block(address, serial)?;
-        for request in requests {
-            self.mark_or_leave(request);
-        }
-        Ok(())
-    }
-
     /// Records a marker that nobody depends on: without it others only learn later that memory is
     /// free.
     pub(super) fn mark_or_leave(&self, request: MarkerRequest) {
         if let Err(error) = self.mark(request) {
             tracing::debug!(%error, "a marker could not be recorded");
         }
-    }
-
-    pub(super) fn use_block(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
-        let key = self.stream_key(stream)?;
-        self.lock().use_on(address, key)
     }
 
     /// Looks which markers have completed, after recording some.
@@ -175,15 +161,14 @@ impl Pool {
     /// [`Device::record_event`]: crate::device::Device::record_event
     pub fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
-        // What the stream knows before the event is recorded is what the event surely stands for.
-        let knowledge = {
+        let recorded = {
             let mut state = self.inner.lock();
             let index = state.stream(key);
             state.order.forget_event(event);
-            state.order.knowledge(index)
+            state.order.recording(index)
         };
         self.inner.device.record_event(event, stream)?;
-        self.inner.lock().order.remember_event(event, knowledge);
+        self.inner.lock().order.remember_event(event, recorded);
         Ok(())
     }
 

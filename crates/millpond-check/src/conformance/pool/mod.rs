@@ -19,7 +19,7 @@ pub fn all() -> &'static [Case] {
     &CASES
 }
 
-static CASES: [Case; 40] = [
+static CASES: [Case; 41] = [
     case!(generic::live_blocks_differ, "RMM generic suite 1 (rmm#861)"),
     case!(
         generic::sizes_from_nothing_to_a_gibibyte,
@@ -117,6 +117,10 @@ static CASES: [Case; 40] = [
     case!(
         order::the_callers_own_order_is_enough,
         "rule 3 of the design"
+    ),
+    case!(
+        order::a_use_is_not_waited_for_beyond_its_end,
+        "Block::use_ends_at"
     ),
     case!(
         order::a_stream_that_must_not_wait_does_not,

@@ -9,6 +9,7 @@ mod limits;
 mod misuse;
 mod never_wait;
 mod streams;
+mod uses;
 
 use std::sync::{Arc, Mutex};
 
