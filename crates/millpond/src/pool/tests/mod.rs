@@ -5,6 +5,7 @@ mod drafts;
 mod faults;
 mod gone;
 mod growing;
+mod holding;
 mod limits;
 mod misuse;
 mod never_wait;
