@@ -11,4 +11,7 @@ mod order;
 mod pages;
 mod space;
 
-pub use pool::{AllocError, Block, BlockError, Pool, PoolError, Request, Statistics};
+pub use pool::{
+    AllocError, Block, BlockError, Capture, CaptureError, GraphMemory, Pool, PoolError, Request,
+    Statistics,
+};

@@ -75,6 +75,8 @@ pub struct OutOfMemory {
     pub limit: u64,
     /// Bytes the pool has from the device.
     pub reserved: u64,
+    /// Of these, bytes in the memory of graphs.
+    pub graphs: u64,
     /// Bytes in live blocks, as asked for.
     pub live: u64,
     /// Live blocks.
@@ -126,6 +128,9 @@ impl fmt::Display for OutOfMemory {
             Bytes(self.largest_free),
             Bytes(self.pending),
         )?;
+        if self.graphs > 0 {
+            write!(f, "; graphs have {} of it", Bytes(self.graphs))?;
+        }
         match self.device_free {
             Some(free) => write!(
                 f,

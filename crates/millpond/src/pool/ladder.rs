@@ -133,10 +133,11 @@ impl Inner {
             self.await_marker(marker)?;
             return Ok(true);
         }
-        if lost {
+        let needs_all = lost || self.graphs.any_closable();
+        if needs_all {
             self.synchronize()?;
         }
-        Ok(lost)
+        Ok(needs_all)
     }
 
     fn out_of_memory(&self, need: &Need, wall: Wall, refusal: Option<DeviceError>) -> AllocError {
@@ -156,6 +157,7 @@ impl Inner {
             wall,
             limit: state.pages.limit(),
             reserved: statistics.reserved_bytes,
+            graphs: statistics.graph_reserved_bytes,
             live: statistics.live_bytes,
             blocks: statistics.live_blocks,
             free: statistics.free_bytes,

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod graphs;
 mod growth;
 mod ladder;
 mod plain;
@@ -28,6 +29,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
+pub use graphs::{Capture, CaptureError, GraphMemory};
 pub use policy::{ReusePolicies, Waits};
 pub use statistics::Statistics;
 
@@ -35,6 +37,7 @@ use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, Stre
 use crate::order::{EventPool, Reasons};
 use crate::pages::Pages;
 use crate::space::{GRAIN, align_up};
+use graphs::Graphs;
 use state::{Need, State};
 use streams::Marking;
 
@@ -57,6 +60,7 @@ struct Inner {
     identify_streams: bool,
     waits: Waits,
     reuse: ReusePolicies,
+    graphs: Graphs,
     state: Mutex<State>,
 }
 
@@ -145,6 +149,7 @@ impl PoolBuilder {
             identify_streams,
             waits: self.waits,
             reuse: self.reuse,
+            graphs: Graphs::default(),
             state,
         };
         Ok(Pool {
@@ -217,6 +222,10 @@ impl Pool {
         }
         let device_failed = |error| AllocError::Device { requested, error };
         let key = self.inner.stream_key(stream).map_err(device_failed)?;
+        if let Some(captured) = self.inner.graphs.captured(key) {
+            let granted = self.inner.allocate_captured(&captured, request)?;
+            return Ok(self.block(granted, requested));
+        }
         let mut state = self.inner.lock();
         let need = Need {
             requested,
@@ -237,12 +246,16 @@ impl Pool {
                 granted?
             }
         };
-        Ok(Block {
+        Ok(self.block((granted.address, granted.serial), requested))
+    }
+
+    fn block(&self, (address, serial): (u64, u64), size: u64) -> Block {
+        Block {
             inner: Arc::clone(&self.inner),
-            address: granted.address,
-            size: requested,
-            serial: granted.serial,
-        })
+            address,
+            size,
+            serial,
+        }
     }
 
     /// What the pool holds.
@@ -284,6 +297,7 @@ impl Pool {
     /// nothing run beside it.
     #[doc(hidden)]
     pub fn validate(&self) -> Result<(), String> {
+        self.inner.graphs.validate()?;
         self.inner.lock().validate()
     }
 }

@@ -61,6 +61,8 @@ impl State {
                 .max(BALANCED_FLOOR),
             Waits::TimeFirst => return u64::MAX,
         };
-        most_live.saturating_add(slack)
+        // What graphs have is not the pool's to use.
+        let within = most_live.saturating_add(slack);
+        within.saturating_add(self.graphs.reserved)
     }
 }

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 
 use super::error::BlockError;
+use super::graphs::GraphTotals;
 use crate::mapping::{Mapping, Mappings};
 use crate::order::{Ends, MarkerRequest, Order, Reasons, StreamIndex, StreamKey};
 use crate::pages::Pages;
@@ -74,6 +75,8 @@ pub(super) struct State {
     /// Mappings that could not be taken away (see `mapping`).
     pub(super) stranded: Vec<Mapping>,
     pub(super) counters: Counters,
+    /// What graphs have of the pool's memory.
+    pub(super) graphs: GraphTotals,
 }
 
 impl State {
@@ -88,6 +91,7 @@ impl State {
             plain: BTreeMap::new(),
             stranded: Vec::new(),
             counters: Counters::default(),
+            graphs: GraphTotals::default(),
         }
     }
 

@@ -59,6 +59,13 @@ impl Inner {
     /// Records a marker that was asked for. If its stream turns out to be gone there is none, and
     /// there will be none.
     pub(super) fn mark(&self, request: MarkerRequest) -> Result<(), DeviceError> {
+        if self.graphs.any_captured() {
+            // What is recorded on a captured stream becomes part of its graph.
+            let on = self.recordable(request.key)?;
+            if self.graphs.forbids_record(request.key, on) {
+                return Ok(());
+            }
+        }
         let event = self.events.take()?;
         let recorded = self.record_on(event.id(), request.key);
         let mut state = self.lock();
@@ -161,6 +168,12 @@ impl Pool {
     /// [`Device::record_event`]: crate::device::Device::record_event
     pub fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
+        if let Some(captured) = self.inner.graphs.captured(key) {
+            return self.inner.record_captured(&captured, event, stream);
+        }
+        if self.inner.graphs.any() {
+            self.inner.forget_event(event);
+        }
         let recorded = {
             let mut state = self.inner.lock();
             let index = state.stream(key);
@@ -178,6 +191,9 @@ impl Pool {
     /// [`Device::wait_event`]: crate::device::Device::wait_event
     pub fn wait_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
+        if let Some(waited) = self.inner.wait_captured(stream, key, event) {
+            return waited;
+        }
         let knowledge = self.inner.lock().order.event_knowledge(event);
         self.inner.device.wait_event(stream, event)?;
         if let Some(knowledge) = knowledge {
@@ -191,7 +207,7 @@ impl Pool {
     /// Forgets the caller's event: it is about to be destroyed, or recorded behind the pool's
     /// back.
     pub fn forget_event(&self, event: EventId) {
-        self.inner.lock().order.forget_event(event);
+        self.inner.forget_event(event);
     }
 
     /// Forbids the pool to let this stream wait: whatever the policies, no wait is ever inserted
@@ -218,6 +234,8 @@ impl Pool {
     /// Waits on the host for a stream. Everything it did is then known to be completed.
     pub fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
+        let call = Call::SynchronizeStream;
+        self.inner.graphs.refuse_wait(call, Some(key))?;
         let knowledge = {
             let mut state = self.inner.lock();
             let index = state.stream(key);
@@ -267,11 +285,19 @@ impl Inner {
     }
 
     pub(super) fn synchronize(self: &Inner) -> Result<(), DeviceError> {
+        self.graphs.refuse_wait(Call::Synchronize, None)?;
+        let graphs = self.graphs.take_closable();
         let everything = self.lock().order.everything();
-        self.device.synchronize()?;
-        let mut state = self.lock();
-        state.order.synchronized_knowledge(&everything);
-        state.settle_finished_streams();
+        if let Err(error) = self.device.synchronize() {
+            self.keep_graphs(graphs);
+            return Err(error);
+        }
+        {
+            let mut state = self.lock();
+            state.order.synchronized_knowledge(&everything);
+            state.settle_finished_streams();
+        }
+        self.close_graphs(graphs);
         Ok(())
     }
 

@@ -16,7 +16,8 @@ impl Drop for Inner {
                 && state.reservations.count() == 0;
             (state.blocks.count(), state.blocks.live_bytes(), idle)
         };
-        if idle {
+        let graphs = self.graphs.take_all();
+        if idle && graphs.is_empty() {
             return;
         }
         if blocks > 0 {
@@ -33,6 +34,7 @@ impl Drop for Inner {
             }
             return;
         }
+        self.close_graphs(graphs);
         if let Err(error) = self.give_everything_back() {
             tracing::warn!(%error, "some of a pool's memory stays until the process ends");
         }

@@ -139,31 +139,64 @@ impl State {
 
 impl Inner {
     pub(super) fn free_block(&self, address: u64, serial: Option<u64>) -> Result<(), BlockError> {
-        let requests = self.lock().free_block(address, serial)?;
+        let freed = self.lock().free_block(address, serial);
+        let requests = match freed {
+            Ok(requests) => requests,
+            Err(error) => {
+                return self.unless_captured(error, |inner| inner.free_captured(address, serial));
+            }
+        };
         self.mark_all(requests);
         Ok(())
     }
 
     pub(super) fn use_block(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
         let key = self.stream_key(stream)?;
-        self.lock().use_on(address, key)
+        let used = self.lock().use_on(address, key);
+        used.or_else(|error| self.unless_captured(error, |inner| inner.use_captured(address, key)))
     }
 
     fn end_use(&self, address: u64, stream: StreamId, end: UseEnd) -> Result<(), BlockError> {
         let key = self.stream_key(stream)?;
-        let requests = self.lock().end_use(address, key, end)?;
-        self.mark_all(requests);
-        Ok(())
+        let ended = self.lock().end_use(address, key, end);
+        match ended {
+            Ok(requests) => {
+                self.mark_all(requests);
+                Ok(())
+            }
+            Err(error) => {
+                self.unless_captured(error, |inner| inner.end_captured_use(address, key, end))
+            }
+        }
     }
 
     fn hand_over(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
         let key = self.stream_key(stream)?;
-        let requests = self.lock().hand_over(address, key)?;
-        self.mark_all(requests);
-        Ok(())
+        let handed = self.lock().hand_over(address, key);
+        match handed {
+            Ok(requests) => {
+                self.mark_all(requests);
+                Ok(())
+            }
+            Err(error) => {
+                self.unless_captured(error, |inner| inner.hand_over_captured(address, key))
+            }
+        }
     }
 
-    fn mark_all(&self, requests: MarkerRequests) {
+    /// What is not the pool's own may be a graph's.
+    fn unless_captured(
+        &self,
+        error: BlockError,
+        of_graph: impl FnOnce(&Inner) -> Option<Result<(), BlockError>>,
+    ) -> Result<(), BlockError> {
+        match error {
+            BlockError::Foreign { .. } if self.graphs.any() => of_graph(self).unwrap_or(Err(error)),
+            error => Err(error),
+        }
+    }
+
+    pub(super) fn mark_all(&self, requests: MarkerRequests) {
         for request in requests {
             self.mark_or_leave(request);
         }

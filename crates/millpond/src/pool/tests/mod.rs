@@ -4,6 +4,7 @@
 mod drafts;
 mod faults;
 mod gone;
+mod graphs;
 mod growing;
 mod holding;
 mod limits;
