@@ -34,8 +34,10 @@
 
 #![forbid(unsafe_code)]
 
+mod clock;
 mod ends;
 mod events;
+mod user_events;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,8 +46,10 @@ use rustc_hash::FxHashMap;
 
 use crate::device::{EventId, StreamId};
 
+pub(crate) use clock::Clock;
 pub(crate) use ends::{End, Ends};
 pub(crate) use events::{EventPool, PooledEvent};
+use user_events::Recorded;
 
 /// A stream that the pool knows, by its slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -63,32 +67,6 @@ impl StreamIndex {
 pub(crate) struct StreamKey {
     pub(crate) stream: StreamId,
     pub(crate) identity: u64,
-}
-
-/// For each stream slot, the position up to which something is known. Missing slots are 0.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Clock(Vec<u64>);
-
-impl Clock {
-    pub(crate) fn at(&self, stream: StreamIndex) -> u64 {
-        self.0.get(stream.slot()).copied().unwrap_or(0)
-    }
-
-    fn raise(&mut self, stream: StreamIndex, position: u64) {
-        if self.0.len() <= stream.slot() {
-            self.0.resize(stream.slot() + 1, 0);
-        }
-        let entry = &mut self.0[stream.slot()];
-        *entry = (*entry).max(position);
-    }
-
-    fn join(&mut self, other: &Clock) {
-        for (slot, &position) in other.0.iter().enumerate() {
-            if position > 0 {
-                self.raise(StreamIndex(slot as u32), position);
-            }
-        }
-    }
 }
 
 /// What counts as a reason to use memory of another stream. A stream's own order always counts,
@@ -168,15 +146,6 @@ pub(crate) struct MarkerRequest {
     pub(crate) position: u64,
     /// What the stream knows now; the event is recorded later, so it stands for at least this.
     clock: Clock,
-}
-
-/// What the caller's event stands for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Recorded {
-    /// Where its stream stood.
-    end: End,
-    /// What its stream knew, itself included.
-    knowledge: Clock,
 }
 
 /// All timelines of a pool.
@@ -347,40 +316,9 @@ impl Order {
         ends.iter().all(|end| self.is_completed(end))
     }
 
-    /// The caller's event is about to be recorded on a stream: what it will stand for. What the
-    /// stream knows before is what the event surely stands for.
-    pub(crate) fn recording(&mut self, stream: StreamIndex) -> Recorded {
-        let end = self.pass(stream);
-        let knowledge = self.knowledge(stream);
-        Recorded { end, knowledge }
-    }
-
-    /// The caller's event was recorded.
-    pub(crate) fn remember_event(&mut self, event: EventId, recorded: Recorded) {
-        self.user_events.insert(event, recorded);
-    }
-
-    /// A use ended where the caller's event was recorded; `None` if the event is not known.
-    pub(crate) fn end_at_event(&mut self, event: EventId) -> Option<End> {
-        let end = self.user_events.get(&event)?.end;
-        self.end_stands(end);
-        Some(end)
-    }
-
     /// The stream comes after all this from now on: it was made to wait for it.
     pub(crate) fn learn(&mut self, stream: StreamIndex, knowledge: &Clock) {
         self.timelines[stream.slot()].clock.join(knowledge);
-    }
-
-    /// What the caller's event stands for.
-    pub(crate) fn event_knowledge(&self, event: EventId) -> Option<Clock> {
-        let recorded = self.user_events.get(&event)?;
-        Some(recorded.knowledge.clone())
-    }
-
-    /// The caller's event is destroyed, or no longer his.
-    pub(crate) fn forget_event(&mut self, event: EventId) {
-        self.user_events.remove(&event);
     }
 
     /// What comes before whatever the stream runs next.
@@ -393,7 +331,7 @@ impl Order {
 
     /// Everything that was queued on any stream up to now.
     pub(crate) fn everything(&self) -> Clock {
-        Clock(self.timelines.iter().map(|t| t.now).collect())
+        self.timelines.iter().map(|t| t.now).collect()
     }
 
     /// The caller has waited for all this on the host.

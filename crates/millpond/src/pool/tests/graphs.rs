@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::device::{EventId, Status};
-use crate::{AllocError, Capture, CaptureError, GraphMemory, pool::Wall};
+use crate::{Capture, CaptureError, GraphMemory};
 
 const LONG: u64 = 1_000_000_000;
 
@@ -22,12 +22,12 @@ fn touches_a_stream(call: &CallRecord) -> bool {
 }
 
 /// The first call after so many that touched a stream.
-fn touching(bench: &Bench, seen: usize) -> Option<CallRecord> {
+pub(super) fn touching(bench: &Bench, seen: usize) -> Option<CallRecord> {
     let calls = bench.log.0.lock().unwrap();
     calls[seen..].iter().find(|c| touches_a_stream(c)).cloned()
 }
 
-fn begin(memory: &GraphMemory, stream: StreamId) -> Capture {
+pub(super) fn begin(memory: &GraphMemory, stream: StreamId) -> Capture {
     memory.begin_capture(stream).unwrap()
 }
 
@@ -447,50 +447,6 @@ fn two_captures_at_a_time_into_one_memory_share_nothing_that_is_not_over() {
 }
 
 #[test]
-fn the_limit_holds_for_graphs_and_the_pool_together() {
-    let bench = Bench::new(64 * MIB);
-    bench.pool.set_limit(16 * MIB);
-    let [a, b] = [(); 2].map(|()| bench.stream());
-    let live = bench.allocate(4 * MIB, b);
-    let free = bench.allocate(6 * MIB, b);
-    bench.pool.synchronize().unwrap();
-    drop(free);
-    let memory = bench.pool.graph_memory();
-    let capture = begin(&memory, a);
-    let first = bench.allocate(6 * MIB, a);
-    let error = bench.pool.allocate(8 * MIB, a).unwrap_err();
-    let AllocError::OutOfMemory(error) = error else {
-        panic!("{error}");
-    };
-    assert_eq!(error.wall, Wall::LimitReached);
-    assert_eq!((error.limit, error.graphs), (16 * MIB, 6 * MIB));
-    assert!(error.to_string().contains("graphs have 6.0 MiB"), "{error}");
-    let error = bench.pool.allocate(17 * MIB, a).unwrap_err();
-    assert!(
-        matches!(&error, AllocError::OutOfMemory(o) if o.wall == Wall::NeverFits),
-        "{error}"
-    );
-    assert!(bench.pool.statistics().reserved_bytes <= 16 * MIB);
-    drop((first, live, capture));
-    bench.check();
-}
-
-#[test]
-fn a_capture_gets_what_the_pool_has_and_does_not_use() {
-    let bench = Bench::new(16 * MIB);
-    let [a, b] = [(); 2].map(|()| bench.stream());
-    drop(bench.allocate(16 * MIB, b));
-    bench.pool.synchronize().unwrap();
-    let memory = bench.pool.graph_memory();
-    let capture = begin(&memory, a);
-    let seen = bench.log.total();
-    let block = bench.allocate(12 * MIB, a);
-    assert_eq!(touching(&bench, seen), None);
-    drop((block, capture));
-    bench.check();
-}
-
-#[test]
 fn a_stream_belongs_to_one_capture() {
     let bench = Bench::new(64 * MIB);
     let [a, b] = [(); 2].map(|()| bench.stream());
@@ -537,49 +493,6 @@ fn an_event_stands_for_the_last_record_alone() {
 }
 
 #[test]
-fn mistakes_with_graph_blocks_are_told() {
-    use crate::BlockError;
-    let bench = Bench::new(64 * MIB);
-    let [a, b] = [(); 2].map(|()| bench.stream());
-    let memory = bench.pool.graph_memory();
-    let capture = begin(&memory, a);
-    let address = bench.allocate(4 * MIB, a).into_raw();
-    let interior = bench.pool.free(address + 256);
-    assert!(matches!(interior, Err(BlockError::Interior { .. })));
-    let interior = bench.pool.use_on(address + 256, b);
-    assert!(matches!(interior, Err(BlockError::Interior { .. })));
-    let unused = bench.pool.use_ended(address, b);
-    assert!(matches!(unused, Err(BlockError::NotUsed { .. })));
-    let unknown = bench.pool.use_ends_at(address, a, EventId(77));
-    assert!(matches!(unknown, Err(BlockError::UnknownEvent { .. })));
-    bench.pool.free(address).unwrap();
-    let twice = bench.pool.free(address);
-    assert!(matches!(twice, Err(BlockError::NotLive { .. })));
-    let foreign = bench.pool.free(0x10);
-    assert!(matches!(foreign, Err(BlockError::Foreign { .. })));
-    drop(capture);
-    bench.check();
-}
-
-#[test]
-fn alignments_are_kept_in_graphs() {
-    let bench = Bench::new(256 * MIB);
-    let stream = bench.stream();
-    let memory = bench.pool.graph_memory();
-    let capture = begin(&memory, stream);
-    let mut blocks = vec![bench.allocate(100, stream)];
-    for alignment in [512, 1 << 16, 4 << 20, 16 << 20] {
-        let request = crate::Request::new(1000, stream).alignment(alignment);
-        let block = bench.pool.allocate_with(request).unwrap();
-        assert!(block.address().is_multiple_of(alignment));
-        blocks.push(block);
-        bench.check();
-    }
-    drop((blocks, capture));
-    bench.check();
-}
-
-#[test]
 fn graphs_work_where_nothing_can_be_mapped() {
     let sim = SimDevice::builder().total_memory(64 * MIB).mapping(false);
     let sim = Arc::new(sim.build());
@@ -614,90 +527,4 @@ fn a_pool_takes_its_graphs_memory_along() {
     drop(pool);
     let info = sim.memory_info().unwrap();
     assert_eq!(info.free, info.total);
-}
-
-/// A capture that grows several times, and a second one that shares its memory.
-fn scenario(bench: &Bench, [a, b]: [StreamId; 2]) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let live = bench.pool.allocate(4 * MIB, b).map_err(|e| text(&e))?;
-    let memory = bench.pool.graph_memory();
-    for _ in 0..2 {
-        let capture = memory.begin_capture(a).map_err(|e| text(&e))?;
-        let mut blocks = Vec::new();
-        for n in 1..6 {
-            let block = bench.pool.allocate(n * 3 * MIB, a);
-            blocks.push(block.map_err(|e| text(&e))?);
-        }
-        // The last is the graph's output, and is used outside.
-        let output = blocks.pop();
-        drop(blocks);
-        capture.end();
-        if let Some(output) = output {
-            output.use_on(b).map_err(|e| text(&e))?;
-            bench.sim.enqueue_work(b, 50_000).map_err(|e| text(&e))?;
-        }
-    }
-    drop((memory, live));
-    Ok(())
-}
-
-fn fail_in_turn(status: Status) {
-    for number in 0.. {
-        let faults = Faults::number(number).with_status(status);
-        let (bench, faults) = Bench::with_faults(96 * MIB, faults);
-        let streams = [bench.stream(), bench.stream()];
-        let outcome = scenario(&bench, streams);
-        let say = |e| panic!("call {number}: {e} ({outcome:?})");
-        bench.pool.validate().unwrap_or_else(say);
-        let statistics = bench.pool.statistics();
-        assert_eq!(
-            (statistics.graph_live_blocks, statistics.live_blocks),
-            (0, 0),
-            "call {number}"
-        );
-        let reached = faults.failed() == 1;
-        faults.stop();
-        scenario(&bench, streams).unwrap_or_else(|e| panic!("after call {number} failed: {e}"));
-        bench.check();
-        bench.pool.synchronize().unwrap();
-        assert_eq!(graph_bytes(&bench), 0, "after call {number} failed");
-        let Bench { sim, pool, .. } = bench;
-        drop(pool);
-        let info = sim.memory_info().unwrap();
-        assert_eq!(info.free, info.total, "after call {number} failed");
-        if !reached {
-            assert!(number > 25, "only {number} calls were made to fail");
-            break;
-        }
-        assert!(number < 1000, "the scenario does not end");
-    }
-}
-
-#[test]
-fn each_call_out_of_memory_in_turn() {
-    fail_in_turn(Status::OUT_OF_MEMORY);
-}
-
-#[test]
-fn each_call_failing_otherwise_in_turn() {
-    fail_in_turn(Status::OPERATING_SYSTEM);
-}
-
-#[test]
-fn a_storm_of_faults_loses_nothing() {
-    for seed in 1..40 {
-        let (bench, faults) = Bench::with_faults(96 * MIB, Faults::random(seed, 0.1));
-        let streams = [bench.stream(), bench.stream()];
-        for _ in 0..20 {
-            let _ = scenario(&bench, streams);
-            bench.check();
-        }
-        assert!(faults.failed() > 0);
-        faults.stop();
-        bench.pool.synchronize().unwrap();
-        bench.pool.trim(0).unwrap();
-        assert_eq!(bench.pool.statistics().reserved_bytes, 0, "seed {seed}");
-        let info = bench.sim.memory_info().unwrap();
-        assert_eq!(info.free, info.total, "seed {seed}");
-    }
 }

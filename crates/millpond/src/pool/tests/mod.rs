@@ -4,6 +4,8 @@
 mod drafts;
 mod faults;
 mod gone;
+mod graph_faults;
+mod graph_limits;
 mod graphs;
 mod growing;
 mod holding;
