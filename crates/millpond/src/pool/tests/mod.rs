@@ -9,6 +9,7 @@ mod graph_limits;
 mod graphs;
 mod growing;
 mod holding;
+mod life;
 mod limits;
 mod misuse;
 mod never_wait;
