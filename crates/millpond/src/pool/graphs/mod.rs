@@ -342,6 +342,7 @@ impl Inner {
         let captured = Captured { key, member, arena };
         registry.captured.push(captured);
         self.graphs.captured.fetch_add(1, Ordering::Relaxed);
+        self.device.capturing(true);
         Ok(())
     }
 
@@ -352,6 +353,7 @@ impl Inner {
         self.graphs
             .captured
             .fetch_sub(ended.len(), Ordering::Relaxed);
+        ended.iter().for_each(|_| self.device.capturing(false));
         let slots: Vec<_> = ended.iter().map(|captured| captured.member.slot).collect();
         if let Some(entry) = registry.entries.iter().find(|e| e.arena.id == id) {
             entry.arena.lock().capture_ended(capture, &slots);
