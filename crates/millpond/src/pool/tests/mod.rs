@@ -6,6 +6,7 @@ mod faults;
 mod gone;
 mod graph_faults;
 mod graph_limits;
+mod graph_threads;
 mod graphs;
 mod growing;
 mod holding;
