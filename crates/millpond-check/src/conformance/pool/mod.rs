@@ -3,6 +3,7 @@
 
 mod bench;
 mod generic;
+mod graphs;
 mod growth;
 mod leak;
 mod order;
@@ -19,7 +20,7 @@ pub fn all() -> &'static [Case] {
     &CASES
 }
 
-static CASES: [Case; 41] = [
+static CASES: [Case; 43] = [
     case!(generic::live_blocks_differ, "RMM generic suite 1 (rmm#861)"),
     case!(
         generic::sizes_from_nothing_to_a_gibibyte,
@@ -147,5 +148,7 @@ static CASES: [Case; 41] = [
         streams::streams_of_others_are_served,
         "StreamId: any stream of the program"
     ),
+    case!(graphs::memory_of_a_graph_stays_where_it_is, "GraphMemory"),
+    case!(graphs::captures_leave_nothing_behind, "GraphMemory"),
     case!(leak::a_thousand_pools_leave_nothing, "rule 5 of the design").process(Process::Own),
 ];
