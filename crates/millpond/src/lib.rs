@@ -13,4 +13,7 @@ mod pages;
 mod small;
 mod space;
 
-pub use pool::{AllocError, Block, BlockError, Pool, PoolError, Request, Statistics};
+pub use pool::{
+    AllocError, Block, BlockError, Capture, CaptureError, GraphMemory, Pool, PoolError, Request,
+    Statistics,
+};

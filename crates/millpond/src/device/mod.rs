@@ -290,6 +290,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Nanoseconds on the device's host clock: real time, or the sim's virtual time.
     fn now(&self) -> u64;
 
+    /// Says that one more stream, or one less, is being captured into a graph. While any is, calls
+    /// that the driver would refuse for a capture's mode alone must pass
+    /// (`cuThreadExchangeStreamCaptureMode`): mapping, queries, and whatever else touches no captured
+    /// stream. A device without captures has nothing to do.
+    fn capturing(&self, _begins: bool) {}
+
     // --- Address space -----------------------------------------------------------------------
 
     /// Reserves `size` bytes of address space, aligned to `alignment` (`cuMemAddressReserve`).

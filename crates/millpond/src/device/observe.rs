@@ -248,6 +248,10 @@ impl Device for Observed {
         self.device.now()
     }
 
+    fn capturing(&self, begins: bool) {
+        self.device.capturing(begins);
+    }
+
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64, DeviceError> {
         let record = CallRecord::Reserve { size, alignment };
         self.call(

@@ -5,7 +5,8 @@
 //! 2. Free memory put together by mapping it where the request fits, and new handles within the
 //!    budget that [`Setting`](super::Setting) sets; if that is not enough, new handles within the
 //!    budget that [`Waits`](super::Waits) sets.
-//! 3. A wait in the asking stream, for memory that another one is not done with.
+//! 3. A wait in the asking stream, for memory that another one is not done with; not where the
+//!    caller forbids it ([`Pool::never_wait`](super::Pool::never_wait)).
 //! 4. New handles, within the limit.
 //! 5. Waiting on the host for pending memory, one event at a time, trying again after each.
 
@@ -47,12 +48,13 @@ impl Inner {
     }
 
     fn find_memory(&self, need: &Need) -> Result<Claim, Refused> {
-        let (budget, waits_budget, shared) = {
+        let (budget, waits_budget, shared, may_wait) = {
             let state = self.lock();
             (
                 state.creation_budget(self.setting, need.wanted().size),
                 state.waits_budget(self.waits),
                 state.order.is_shared(),
+                state.order.may_wait(need.stream),
             )
         };
         if shared {
@@ -64,7 +66,7 @@ impl Inner {
                 return Ok(claim);
             }
         }
-        let may_wait = shared && self.reuse.allow_internal_dependencies;
+        let may_wait = may_wait && shared && self.reuse.allow_internal_dependencies;
         let mut means = Means {
             awaited: None,
             budget,
@@ -85,6 +87,7 @@ impl Inner {
             };
         }
         self.observe(Marking::All);
+        let mut looked_again = false;
         loop {
             let claim = {
                 let mut state = self.lock();
@@ -103,7 +106,10 @@ impl Inner {
                 continue;
             }
             match self.await_something() {
-                Ok(true) => {}
+                Ok(true) => looked_again = false,
+                // Nothing is left to wait for, but the last may have been seen to be completed
+                // just now.
+                Ok(false) if !looked_again => looked_again = true,
                 Ok(false) => return Err(refused),
                 Err(error) => {
                     refused.error = Some(error);
@@ -170,10 +176,11 @@ impl Inner {
             self.await_marker(marker)?;
             return Ok(true);
         }
-        if lost {
+        let needs_all = lost || self.graphs.any_closable();
+        if needs_all {
             self.synchronize()?;
         }
-        Ok(lost)
+        Ok(needs_all)
     }
 
     fn out_of_memory(&self, need: &Need, wall: Wall, refusal: Option<DeviceError>) -> AllocError {
@@ -192,6 +199,7 @@ impl Inner {
             wall,
             limit: state.pages.limit(),
             reserved: statistics.reserved_bytes,
+            graphs: statistics.graph_reserved_bytes,
             live: statistics.live_bytes,
             blocks: statistics.live_blocks,
             free: statistics.free_bytes,

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod graphs;
 mod growth;
 mod ladder;
 mod plain;
@@ -22,11 +23,13 @@ mod state;
 mod statistics;
 mod streams;
 mod teardown;
+mod uses;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
+pub use graphs::{Capture, CaptureError, GraphMemory};
 pub use policy::{ReusePolicies, Setting, Waits};
 pub use statistics::Statistics;
 
@@ -34,6 +37,7 @@ use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, Stre
 use crate::order::{EventPool, Reasons};
 use crate::pages::Pages;
 use crate::space::{GRAIN, align_up};
+use graphs::Graphs;
 use state::{Need, State};
 use streams::Marking;
 
@@ -57,6 +61,7 @@ struct Inner {
     setting: Setting,
     waits: Waits,
     reuse: ReusePolicies,
+    graphs: Graphs,
     state: Mutex<State>,
 }
 
@@ -154,6 +159,7 @@ impl PoolBuilder {
             setting: self.setting,
             waits: self.waits,
             reuse: self.reuse,
+            graphs: Graphs::default(),
             state,
         };
         Ok(Pool {
@@ -227,6 +233,10 @@ impl Pool {
         }
         let device_failed = |error| AllocError::Device { requested, error };
         let key = self.inner.stream_key(stream).map_err(device_failed)?;
+        if let Some(captured) = self.inner.graphs.captured(key) {
+            let granted = self.inner.allocate_captured(&captured, request)?;
+            return Ok(self.block(granted, requested));
+        }
         let mut state = self.inner.lock();
         let size = align_up(requested.max(1), GRAIN).unwrap_or(u64::MAX);
         let alignment = alignment.max(GRAIN);
@@ -250,23 +260,16 @@ impl Pool {
                 granted?
             }
         };
-        Ok(Block {
+        Ok(self.block((granted.address, granted.serial), requested))
+    }
+
+    fn block(&self, (address, serial): (u64, u64), size: u64) -> Block {
+        Block {
             inner: Arc::clone(&self.inner),
-            address: granted.address,
-            size: requested,
-            serial: granted.serial,
-        })
-    }
-
-    /// Frees the block that starts at a raw address ([`Block::into_raw`]), in the order of the
-    /// streams that used it.
-    pub fn free(&self, address: u64) -> Result<(), BlockError> {
-        self.inner.free_block(address, None)
-    }
-
-    /// Says that the block that starts at a raw address is used on a further stream from now on.
-    pub fn use_on(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.use_block(address, stream)
+            address,
+            size,
+            serial,
+        }
     }
 
     /// What the pool holds.
@@ -308,6 +311,7 @@ impl Pool {
     /// nothing run beside it.
     #[doc(hidden)]
     pub fn validate(&self) -> Result<(), String> {
+        self.inner.graphs.validate()?;
         self.inner.lock().validate()
     }
 }
@@ -340,13 +344,6 @@ impl Block {
     /// The bytes that were asked for.
     pub fn size(&self) -> u64 {
         self.size
-    }
-
-    /// Says that the block is used on a further stream from now on, until it is freed. Whether
-    /// that stream's work comes after the allocation is the caller's business; the pool sees to it
-    /// that nobody gets the memory before the stream is done with it.
-    pub fn use_on(&self, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.use_block(self.address, stream)
     }
 
     /// Frees the block, as dropping it does, and says if that failed.

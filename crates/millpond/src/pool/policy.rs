@@ -95,11 +95,14 @@ impl Setting {
 const BALANCED_FLOOR: u64 = 16 << 20;
 
 impl State {
+    // What graphs have is not the pool's to use: the budgets come on top of it.
+
     /// Bytes up to which the pool creates handles where that is the cheapest, for a request of so
     /// many.
     pub(super) fn creation_budget(&self, setting: Setting, size: u64) -> u64 {
         let live = self.blocks.live_bytes().saturating_add(size);
-        setting.budget(live.max(self.blocks.most_live()))
+        let within = setting.budget(live.max(self.blocks.most_live()));
+        within.saturating_add(self.graphs.reserved)
     }
 
     /// Bytes up to which the pool grows before it lets a stream wait.
@@ -112,6 +115,7 @@ impl State {
                 .max(BALANCED_FLOOR),
             Waits::TimeFirst => return u64::MAX,
         };
-        most_live.saturating_add(slack)
+        let within = most_live.saturating_add(slack);
+        within.saturating_add(self.graphs.reserved)
     }
 }

@@ -11,6 +11,7 @@
 use smallvec::SmallVec;
 
 use super::error::BlockError;
+use super::graphs::GraphTotals;
 use crate::backing::{Backing, Wanted};
 use crate::blocks::{Blocks, Place};
 use crate::mapping::Mapping;
@@ -92,6 +93,8 @@ pub(super) struct State {
     /// Whether the last wish for more address space was refused.
     pub(super) addresses_short: bool,
     pub(super) counters: Counters,
+    /// What graphs have of the pool's memory.
+    pub(super) graphs: GraphTotals,
 }
 
 impl State {
@@ -105,6 +108,7 @@ impl State {
             stranded: Vec::new(),
             addresses_short: false,
             counters: Counters::default(),
+            graphs: GraphTotals::default(),
         }
     }
 
@@ -203,7 +207,7 @@ impl State {
         self.release(claim.address, claim.size, claim.place, claim.ends);
     }
 
-    fn release(&mut self, address: u64, size: u64, place: Place, ends: Ends) {
+    pub(super) fn release(&mut self, address: u64, size: u64, place: Place, ends: Ends) {
         match place {
             Place::Backed => self.backing.release(&self.order, address, size, &ends),
             Place::Small(extent) => {
@@ -239,47 +243,6 @@ impl State {
             },
             None => BlockError::NotLive { address },
         }
-    }
-
-    /// Frees a live block in the order of the streams that used it. With a serial number, only if
-    /// the block is still the one that had it.
-    pub(super) fn free_block(
-        &mut self,
-        address: u64,
-        serial: Option<u64>,
-    ) -> Result<MarkerRequests, BlockError> {
-        let Some(record) = self.blocks.remove(address, serial) else {
-            return Err(self.block_error(address));
-        };
-        let live = self.blocks.live_bytes();
-        let mut ends = Ends::default();
-        let mut requests = MarkerRequests::new();
-        for stream in std::iter::once(record.owner).chain(record.users) {
-            ends.add(self.order.advance(stream));
-            self.order.unname(stream);
-            requests.extend(self.order.freed(stream, record.size, live));
-        }
-        self.release(address, record.size, record.place, ends);
-        Ok(requests)
-    }
-
-    /// The block is used on a further stream from now on.
-    pub(super) fn use_on(&mut self, address: u64, key: StreamKey) -> Result<(), BlockError> {
-        let Some(record) = self.blocks.get(address) else {
-            return Err(self.block_error(address));
-        };
-        let owner = record.owner;
-        let user = self.stream(key);
-        if user == owner {
-            return Ok(());
-        }
-        if let Some(record) = self.blocks.get_mut(address)
-            && !record.users.contains(&user)
-        {
-            record.users.push(user);
-            self.order.name(user);
-        }
-        Ok(())
     }
 
     /// Memory whose uses are completed is everybody's: makes it the asking stream's, so that it

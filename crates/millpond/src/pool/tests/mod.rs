@@ -4,10 +4,18 @@
 mod drafts;
 mod faults;
 mod gone;
+mod graph_faults;
+mod graph_limits;
+mod graph_threads;
+mod graphs;
 mod growing;
+mod holding;
+mod life;
 mod limits;
 mod misuse;
+mod never_wait;
 mod streams;
+mod uses;
 
 use std::sync::{Arc, Mutex};
 
