@@ -279,10 +279,21 @@ impl Backing {
         self.occupied += size;
     }
 
-    /// Frees what a block stood in, whose uses ended there.
-    pub(crate) fn release(&mut self, order: &Order, start: u64, size: u64, ends: &Ends) {
+    /// The number of a free that happens now.
+    pub(crate) fn number_free(&mut self) -> u64 {
         self.frees += 1;
-        let freed = self.frees;
+        self.frees
+    }
+
+    /// Frees what a block stood in, whose uses ended there; the free has this number.
+    pub(crate) fn release(
+        &mut self,
+        order: &Order,
+        start: u64,
+        size: u64,
+        ends: &Ends,
+        freed: u64,
+    ) {
         let alike = |a: &Ends, b: &Ends| order.alike(a, b);
         let parts: MappedParts = self.mappings.parts(start, start + size).collect();
         for part in &parts {

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod front;
 mod graphs;
 mod growth;
 mod ladder;

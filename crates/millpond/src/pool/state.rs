@@ -11,6 +11,7 @@
 use smallvec::SmallVec;
 
 use super::error::BlockError;
+use super::front::{Fronts, Parked};
 use super::graphs::GraphTotals;
 use crate::backing::{Backing, Wanted};
 use crate::blocks::{Blocks, Place};
@@ -88,6 +89,7 @@ pub(super) struct State {
     pub(super) small: Small,
     pub(super) pages: Pages,
     pub(super) blocks: Blocks,
+    pub(super) fronts: Fronts,
     /// Mappings that could not be taken away (see `mapping`); their handles are pinned.
     pub(super) stranded: Vec<(Mapping, HandleSlot)>,
     /// Whether the last wish for more address space was refused.
@@ -105,6 +107,7 @@ impl State {
             small: Small::new(),
             pages,
             blocks: Blocks::default(),
+            fronts: Fronts::default(),
             stranded: Vec::new(),
             addresses_short: false,
             counters: Counters::default(),
@@ -128,6 +131,41 @@ impl State {
 
     /// Takes memory that the request's stream may use at once.
     pub(super) fn claim_usable(&mut self, need: &Need) -> Option<Claim> {
+        if let Some(parked) = self.fronts.take(need.stream, need.size, need.alignment) {
+            self.order.taken_back(need.stream, need.size);
+            return Some(Claim {
+                address: parked.address,
+                size: parked.size,
+                place: parked.place,
+                ends: parked.ends(),
+            });
+        }
+        self.claim_in_place(need).or_else(|| {
+            let unparked = self.unpark();
+            unparked.then(|| self.claim_in_place(need))?
+        })
+    }
+
+    /// Makes parked blocks free like all others. Gives whether there were any.
+    pub(super) fn unpark(&mut self) -> bool {
+        let all = self.fronts.take_all();
+        for parked in &all {
+            self.release_parked(parked);
+        }
+        !all.is_empty()
+    }
+
+    pub(super) fn release_parked(&mut self, parked: &Parked) {
+        self.release(
+            parked.address,
+            parked.size,
+            parked.place,
+            parked.ends(),
+            parked.freed,
+        );
+    }
+
+    fn claim_in_place(&mut self, need: &Need) -> Option<Claim> {
         let State {
             order,
             backing,
@@ -204,12 +242,24 @@ impl State {
 
     /// Gives claimed memory back as it was.
     pub(super) fn unclaim(&mut self, claim: Claim) {
-        self.release(claim.address, claim.size, claim.place, claim.ends);
+        let freed = self.backing.number_free();
+        self.release(claim.address, claim.size, claim.place, claim.ends, freed);
     }
 
-    pub(super) fn release(&mut self, address: u64, size: u64, place: Place, ends: Ends) {
+    /// Frees memory whose uses ended there.
+    pub(super) fn release(
+        &mut self,
+        address: u64,
+        size: u64,
+        place: Place,
+        ends: Ends,
+        freed: u64,
+    ) {
         match place {
-            Place::Backed => self.backing.release(&self.order, address, size, &ends),
+            Place::Backed => {
+                self.backing
+                    .release(&self.order, address, size, &ends, freed);
+            }
             Place::Small(extent) => {
                 let empty = self.small.release(extent, ends);
                 self.release_region(empty);
@@ -219,13 +269,15 @@ impl State {
 
     fn release_region(&mut self, region: Option<EmptyRegion>) {
         if let Some(region) = region {
+            let freed = self.backing.number_free();
             self.backing
-                .release(&self.order, region.address, REGION, &region.ends);
+                .release(&self.order, region.address, REGION, &region.ends, freed);
         }
     }
 
     /// Gives the memory of small blocks back that is kept for the next one.
     pub(super) fn give_up_kept_region(&mut self) {
+        self.unpark();
         let empty = self.small.give_up_kept();
         self.release_region(empty);
     }
@@ -265,13 +317,18 @@ impl State {
     /// Streams that are gone and done leave nothing behind: their free ranges become everybody's,
     /// and their slots are given to others.
     pub(super) fn settle_finished_streams(&mut self) {
+        let finished = self.order.finished();
+        if finished.is_empty() {
+            return;
+        }
+        self.unpark();
         let State {
             order,
             backing,
             small,
             ..
         } = self;
-        for stream in order.finished() {
+        for stream in finished {
             let forgotten = |ends: &Ends| {
                 let named = ends.iter().any(|end| end.stream == stream);
                 named.then(|| {
@@ -292,7 +349,7 @@ impl State {
         self.backing.validate()?;
         let regions = self.small.validate()?;
         let small_free = self.small.free_bytes();
-        let taken = self.backing.occupied() - small_free;
+        let taken = self.backing.occupied() - small_free - self.fronts.bytes();
         if taken < self.blocks.live_rounded() {
             return Err(format!(
                 "{taken} bytes are taken, but more are in live blocks"

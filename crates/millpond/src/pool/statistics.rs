@@ -49,9 +49,11 @@ pub struct Statistics {
 impl State {
     pub(super) fn statistics(&self) -> Statistics {
         let (backing, small) = (&self.backing, &self.small);
-        let pending_bytes = backing.pending_bytes(&self.order) + small.pending_bytes(&self.order);
+        let pending_bytes = backing.pending_bytes(&self.order)
+            + small.pending_bytes(&self.order)
+            + self.fronts.pending_bytes(&self.order);
         let unmapped_bytes = backing.unmapped_bytes();
-        let free_bytes = backing.free_bytes() + small.free_bytes();
+        let free_bytes = backing.free_bytes() + small.free_bytes() + self.fronts.bytes();
         let reserved_bytes = self.pages.reserved();
         let live_rounded_bytes = self.blocks.live_rounded();
         Statistics {

@@ -11,6 +11,7 @@
 //!    cover all its uses.
 
 use super::error::BlockError;
+use super::front::Parked;
 use super::state::{MarkerRequests, State};
 use super::{Block, Inner, Pool};
 use crate::device::{EventId, StreamId};
@@ -48,7 +49,25 @@ impl State {
         if early {
             self.order.leave_out_implied(&mut ends, &record.users);
         }
-        self.release(address, record.size, record.place, ends);
+        let freed = self.backing.number_free();
+        if let Some(end) = ends.only_end()
+            && end.stream == record.owner
+            && !early
+        {
+            let parked = Parked {
+                address,
+                size: record.size,
+                place: record.place,
+                end,
+                freed,
+            };
+            self.fronts.park(parked);
+            while let Some(surplus) = self.fronts.take_surplus(end.stream, live) {
+                self.release_parked(&surplus);
+            }
+            return Ok(requests);
+        }
+        self.release(address, record.size, record.place, ends, freed);
         Ok(requests)
     }
 
