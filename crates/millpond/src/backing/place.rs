@@ -12,7 +12,7 @@ use super::Backing;
 use crate::mapping::{MappedPart, MappedParts};
 use crate::order::{Ends, Order, Reasons, StreamIndex};
 use crate::pages::HandleSlot;
-use crate::space::{Free, Silo, align_up};
+use crate::space::{Free, align_up};
 
 /// Bytes; see the [module](self).
 const LARGE: u64 = 64 << 20;
@@ -29,28 +29,60 @@ pub(crate) struct Wanted {
 }
 
 impl Backing {
-    /// A place that the stream may use at once.
+    /// A place that the stream may use at once. With `own_first`, memory that others may use too is
+    /// left to them where the stream has some of its own.
     pub(crate) fn find_usable(
         &self,
         order: &Order,
         wanted: Wanted,
         asker: StreamIndex,
         reasons: Reasons,
+        own_first: bool,
     ) -> Option<u64> {
-        let own = Silo::of_stream(asker);
-        // What ended on the stream itself needs no further look.
-        if let Some(place) = self.find_in(own, wanted) {
-            return Some(place);
+        let own = |free: &Free<'_>| free.ends.only_stream() == Some(asker);
+        if !order.is_shared() {
+            return self.find_in_runs(wanted, own);
         }
         let usable = |free: &Free<'_>| order.usable(free.ends, asker, reasons);
-        let others = self.free.silos().filter(|&silo| silo != own);
-        let mut others = others.filter(|&silo| !self.free.is_empty(silo)).peekable();
-        others.peek()?;
-        self.find_anywhere(wanted, usable)
+        let found = if own_first {
+            self.find_in_runs(wanted, own)
+        } else {
+            self.find_in_runs(wanted, usable)
+        };
+        // The search is bounded; where much is pending it may have seen nothing else.
+        found.or_else(|| self.find_anywhere(wanted, usable))
     }
 
-    /// A place in free memory that `usable` accepts, whatever its silos: the lowest in the
-    /// shortest stretch that fits. Looks at all that is free.
+    /// A place in free memory that `usable` accepts, as far as a bounded search goes.
+    fn find_in_runs(&self, wanted: Wanted, usable: impl Fn(&Free<'_>) -> bool) -> Option<u64> {
+        if wanted.size < LARGE {
+            return self.free.first_fit(wanted.size, |start, _| {
+                self.first_in_run(start, wanted, &usable)
+            });
+        }
+        let runs = self.free.at_least(wanted.size).take(CANDIDATES);
+        let stretches = runs.flat_map(|(start, _)| self.free.stretches_of(start, &usable));
+        let found = stretches.filter_map(|(start, end)| self.find_in(start, end, wanted));
+        least(found).map(|(_, place)| place)
+    }
+
+    /// The lowest usable place in the run that begins at `start`.
+    fn first_in_run(
+        &self,
+        start: u64,
+        wanted: Wanted,
+        usable: impl Fn(&Free<'_>) -> bool,
+    ) -> Option<u64> {
+        let stretches = self.free.stretches_of(start, usable);
+        stretches.into_iter().find_map(|(start, end)| {
+            let place = align_up(start, wanted.alignment)?;
+            let fits = place.checked_add(wanted.size)? <= end;
+            (fits && self.is_disjoint(place, wanted.size)).then_some(place)
+        })
+    }
+
+    /// A place in free memory that `usable` accepts, the lowest in the shortest stretch
+    /// that fits. Looks at all that is free.
     pub(crate) fn find_anywhere(
         &self,
         wanted: Wanted,
@@ -132,23 +164,9 @@ impl Backing {
         frees
     }
 
-    /// The best place in one silo.
-    fn find_in(&self, silo: Silo, wanted: Wanted) -> Option<u64> {
-        if wanted.size < LARGE {
-            return self
-                .free
-                .first_fit(silo, wanted.size, wanted.alignment, |place| {
-                    self.is_disjoint(place, wanted.size)
-                });
-        }
-        let runs = self.free.at_least(silo, wanted.size).take(CANDIDATES);
-        let found = runs.filter_map(|(start, end)| self.find_in_run(start, end, wanted));
-        least(found).map(|(_, place)| place)
-    }
-
-    /// The place in a run that leaves the fewest bytes over in handles that are wholly free
+    /// The place in a free range that leaves the fewest bytes over in handles that are wholly free
     /// before, and these bytes.
-    fn find_in_run(&self, start: u64, end: u64, wanted: Wanted) -> Option<(u64, u64)> {
+    fn find_in(&self, start: u64, end: u64, wanted: Wanted) -> Option<(u64, u64)> {
         let parts: MappedParts = self.mappings.parts(start, end).collect();
         let disjoint = are_disjoint(&parts);
         let borders = parts.iter().flat_map(|part| {

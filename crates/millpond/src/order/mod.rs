@@ -324,7 +324,7 @@ impl Order {
     pub(crate) fn alike(&self, one: &Ends, other: &Ends) -> bool {
         match (one.only_end(), other.only_end()) {
             (Some(a), Some(b)) if a.stream == b.stream => self.covering(a) == self.covering(b),
-            _ => one == other,
+            _ => one == other || (self.completed(one) && self.completed(other)),
         }
     }
 

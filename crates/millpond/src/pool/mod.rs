@@ -245,6 +245,7 @@ impl Pool {
             requested,
             size,
             alignment,
+            own_first: self.inner.waits != Waits::MemoryFirst,
             small: Need::is_small(size, alignment),
             key,
             stream: state.stream(key),

@@ -29,6 +29,8 @@ pub(super) struct Need {
     pub(super) key: StreamKey,
     pub(super) stream: StreamIndex,
     pub(super) reasons: Reasons,
+    /// Whether memory that others may use too is left to them: it saves waits, and costs memory.
+    pub(super) own_first: bool,
     /// Whether it is to stand in a region of small blocks.
     pub(super) small: bool,
 }
@@ -178,7 +180,8 @@ impl State {
         {
             return Some(small_claim(need, taken));
         }
-        let place = backing.find_usable(order, need.wanted(), need.stream, need.reasons)?;
+        let (wanted, asker) = (need.wanted(), need.stream);
+        let place = backing.find_usable(order, wanted, asker, need.reasons, need.own_first)?;
         Some(self.take(need, place))
     }
 
@@ -297,21 +300,15 @@ impl State {
         }
     }
 
-    /// Memory whose uses are completed is everybody's: makes it the asking stream's, so that it
-    /// merges with what that stream has. Looks at all that is free: for when memory is short.
+    /// Small blocks' memory whose uses are completed is everybody's: makes it the asking stream's,
+    /// so that it merges with what that stream has. Looks at all that is free: for when memory is
+    /// short.
     pub(super) fn gather_completed(&mut self, need: &Need) {
-        let State {
-            order,
-            backing,
-            small,
-            ..
-        } = self;
-        let gathered = |ends: &Ends| {
+        let State { order, small, .. } = self;
+        small.rewrite(|ends: &Ends| {
             let gather = ends.only_stream() != Some(need.stream) && order.completed(ends);
             gather.then(|| need.fresh())
-        };
-        backing.rewrite(order, gathered);
-        small.rewrite(gathered);
+        });
     }
 
     /// Streams that are gone and done leave nothing behind: their free ranges become everybody's,

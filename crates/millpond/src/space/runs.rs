@@ -1,15 +1,14 @@
 //! Free bytes, by the addresses through which they can be reached.
 //!
-//! A *run* is a range of free addresses of one silo, as long as it can be; it consists of
-//! *pieces*, which remember where the last uses of their bytes ended, and when they were freed.
-//! Runs of different silos may touch. Pieces of one run stay apart as long as somebody may have to
-//! wait for one and not for the other; the stream whose silo it is need not look at them at all.
+//! A *run* is a range of free addresses, as long as it can be; it consists of *pieces*, which
+//! remember where the last uses of their bytes ended, and when they were freed. Pieces stay apart as
+//! long as somebody may have to wait for one and not for the other.
 //!
 //! # Invariants
 //!
-//! 1. Runs do not overlap, and no two that touch are of one silo, unless a wall stands between them.
-//! 2. A run's pieces cover it without a gap, lowest first, and are all of its silo.
-//! 3. Every run is in the index of its silo, and nothing else is.
+//! 1. Runs do not overlap, and touch only where a wall stands between them.
+//! 2. A run's pieces cover it without a gap, lowest first.
+//! 3. Every run is in the index, and nothing else is.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,6 @@ use rustc_hash::FxHashSet;
 use smallvec::{SmallVec, smallvec};
 
 use super::run_index::RunIndex;
-use super::{Silo, align_up};
 use crate::order::Ends;
 
 /// Free bytes with one past: from `start` to the next piece.
@@ -31,7 +29,6 @@ struct Piece {
 #[derive(Clone, Debug)]
 struct Run {
     end: u64,
-    silo: Silo,
     pieces: SmallVec<[Piece; 1]>,
 }
 
@@ -50,7 +47,7 @@ pub(crate) struct Free<'a> {
 #[derive(Debug)]
 pub(crate) struct FreeRuns {
     by_start: BTreeMap<u64, Run>,
-    silos: Vec<RunIndex>,
+    index: RunIndex,
     /// Addresses across which nothing merges: where one allocation or reservation ends and
     /// another one begins.
     walls: FxHashSet<u64>,
@@ -60,7 +57,7 @@ impl FreeRuns {
     pub(crate) fn new() -> FreeRuns {
         FreeRuns {
             by_start: BTreeMap::new(),
-            silos: vec![RunIndex::new()],
+            index: RunIndex::new(),
             walls: FxHashSet::default(),
         }
     }
@@ -85,10 +82,8 @@ impl FreeRuns {
         alike: impl Fn(&Ends, &Ends) -> bool,
     ) {
         debug_assert!(start < end);
-        let silo = Silo::of(&ends);
         let mut run = Run {
             end,
-            silo,
             pieces: smallvec![Piece { start, ends, freed }],
         };
         let mut run_start = start;
@@ -96,7 +91,7 @@ impl FreeRuns {
             .by_start
             .range(..start)
             .next_back()
-            .filter(|(_, below)| below.end == start && below.silo == silo)
+            .filter(|(_, below)| below.end == start)
             && !self.walls.contains(&start)
         {
             let mut lower = self.unlist(below);
@@ -105,12 +100,7 @@ impl FreeRuns {
             run = lower;
             run_start = below;
         }
-        if self
-            .by_start
-            .get(&end)
-            .is_some_and(|above| above.silo == silo)
-            && !self.walls.contains(&end)
-        {
+        if self.by_start.contains_key(&end) && !self.walls.contains(&end) {
             let upper = self.unlist(end);
             run.end = upper.end;
             append(&mut run.pieces, upper.pieces, &alike);
@@ -200,36 +190,42 @@ impl FreeRuns {
         stretches
     }
 
-    /// The lowest place, of those that a bounded search finds, for `size` bytes in one run of a
-    /// silo, where `accept` accepts it.
-    pub(crate) fn first_fit(
+    /// The first answer of `accept` to the bounds of runs of at least `size` bytes, lowest first as
+    /// far as a bounded search goes.
+    pub(crate) fn first_fit<T>(
         &self,
-        silo: Silo,
         size: u64,
-        alignment: u64,
-        mut accept: impl FnMut(u64) -> bool,
-    ) -> Option<u64> {
-        let index = self.silos.get(silo.number())?;
-        index.first_fit(
+        mut accept: impl FnMut(u64, u64) -> Option<T>,
+    ) -> Option<T> {
+        self.index.first_fit(
             size,
             |start| self.length(start),
-            |start| {
-                let run = self.by_start.get(&start)?;
-                let place = align_up(start, alignment)?;
-                let fits = place.checked_add(size)? <= run.end;
-                (fits && accept(place)).then_some(place)
-            },
+            |start| accept(start, start + self.length(start)),
         )
     }
 
-    /// Bounds of runs of a silo that are at least `size` bytes long: the shorter ones first.
-    pub(crate) fn at_least(&self, silo: Silo, size: u64) -> impl Iterator<Item = (u64, u64)> {
-        let index = self.silos.get(silo.number());
-        index.into_iter().flat_map(move |index| {
-            index
-                .at_least(size, |start| self.length(start))
-                .map(|start| (start, start + self.length(start)))
-        })
+    /// Bounds of runs of at least `size` bytes: the shorter ones first.
+    pub(crate) fn at_least(&self, size: u64) -> impl Iterator<Item = (u64, u64)> {
+        let starts = self.index.at_least(size, |start| self.length(start));
+        starts.map(|start| (start, start + self.length(start)))
+    }
+
+    /// Ranges of the run that begins at `start`, as long as they can be, of bytes that `wanted`
+    /// wants, lowest first.
+    pub(crate) fn stretches_of(
+        &self,
+        start: u64,
+        wanted: impl Fn(&Free<'_>) -> bool,
+    ) -> SmallVec<[(u64, u64); 4]> {
+        let mut stretches: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+        let pieces = self.by_start.get(&start).into_iter().flat_map(Run::iter);
+        for free in pieces.filter(wanted) {
+            match stretches.last_mut() {
+                Some((_, end)) if *end == free.start => *end = free.end,
+                _ => stretches.push((free.start, free.end)),
+            }
+        }
+        stretches
     }
 
     /// All free bytes, lowest first.
@@ -241,17 +237,6 @@ impl FreeRuns {
     pub(crate) fn longest(&self) -> u64 {
         let lengths = self.by_start.iter().map(|(start, run)| run.end - start);
         lengths.max().unwrap_or(0)
-    }
-
-    /// Silos that can hold anything.
-    pub(crate) fn silos(&self) -> impl Iterator<Item = Silo> + use<> {
-        (0..self.silos.len() as u32).map(Silo::numbered)
-    }
-
-    /// Whether a silo holds nothing.
-    pub(crate) fn is_empty(&self, silo: Silo) -> bool {
-        let index = self.silos.get(silo.number());
-        index.is_none_or(|index| index.iter().next().is_none())
     }
 
     /// Changes what is remembered of the pasts of all free bytes, where `change` has an answer.
@@ -281,10 +266,7 @@ impl FreeRuns {
     }
 
     fn list(&mut self, start: u64, run: Run) {
-        while self.silos.len() <= run.silo.number() {
-            self.silos.push(RunIndex::new());
-        }
-        self.silos[run.silo.number()].insert(start, run.end - start);
+        self.index.insert(start, run.end - start);
         self.by_start.insert(start, run);
     }
 
@@ -293,26 +275,25 @@ impl FreeRuns {
         let Some(run) = self.by_start.remove(&start) else {
             unreachable!("the caller found a run there");
         };
-        let found = self.silos[run.silo.number()].remove(start, run.end - start);
-        debug_assert!(found, "a run was in no index");
+        let found = self.index.remove(start, run.end - start);
+        debug_assert!(found, "a run was not in the index");
         run
     }
 
     /// Checks the room's invariants.
     pub(crate) fn validate(&self) -> Result<(), String> {
-        let mut below: Option<(u64, Silo)> = None;
+        let mut below: Option<u64> = None;
         for (&start, run) in &self.by_start {
             let fault = |what: &str| Err(format!("the free run at {start:#x} {what}: {run:?}"));
             if start >= run.end {
                 return fault("is empty");
             }
-            if let Some((end, silo)) = below
-                && (end > start
-                    || (end == start && silo == run.silo && !self.walls.contains(&start)))
+            if below
+                .is_some_and(|end| end > start || (end == start && !self.walls.contains(&start)))
             {
                 return fault("overlaps or belongs to the one below");
             }
-            below = Some((run.end, run.silo));
+            below = Some(run.end);
             let starts: Vec<u64> = run.pieces.iter().map(|piece| piece.start).collect();
             if starts.first() != Some(&start)
                 || !starts.is_sorted_by(|a, b| a < b)
@@ -320,18 +301,11 @@ impl FreeRuns {
             {
                 return fault("is not covered by its pieces");
             }
-            if run
-                .pieces
-                .iter()
-                .any(|piece| Silo::of(&piece.ends) != run.silo)
-            {
-                return fault("holds a piece of another silo");
-            }
         }
-        let mut listed: Vec<u64> = self.silos.iter().flat_map(RunIndex::iter).collect();
+        let mut listed: Vec<u64> = self.index.iter().collect();
         listed.sort_unstable();
         if !listed.iter().eq(self.by_start.keys()) {
-            return Err("the indices do not hold just the free runs".to_owned());
+            return Err("the index does not hold just the free runs".to_owned());
         }
         Ok(())
     }
@@ -367,11 +341,7 @@ impl Run {
             upper.insert(0, rest);
         }
         let end = std::mem::replace(&mut self.end, at);
-        Run {
-            end,
-            silo: self.silo,
-            pieces: upper,
-        }
+        Run { end, pieces: upper }
     }
 }
 
