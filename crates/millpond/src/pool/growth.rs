@@ -9,6 +9,7 @@
 use super::Inner;
 use super::error::Wall;
 use super::state::{Claim, Need, State};
+use super::streams::Marking;
 use crate::backing::{Build, Lack, Part, Terms, Vacated};
 use crate::device::{DeviceError, HandleProperties, Status};
 use crate::mapping;
@@ -38,6 +39,11 @@ impl Inner {
     pub(super) fn grow(&self, need: &Need, means: Means) -> Result<Claim, Refused> {
         if !self.device.capabilities().mapping {
             return self.grow_plain(need, means.within);
+        }
+        let crowded = self.lock().backing.take_crowded();
+        if crowded && self.reuse.allow_opportunistic {
+            // Idle mappings can be taken away when their uses are seen to be completed.
+            self.observe(Marking::Harmless);
         }
         let mut no_addresses = self.wish_for_addresses(need).err();
         // What the device is believed to have left; it is asked only after it has refused.
