@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use super::place::Wanted;
 use super::{Backing, Held, Kind};
-use crate::mapping::MappedParts;
+use crate::mapping::{MappedPart, MappedParts};
 use crate::order::{Ends, Order};
 use crate::pages::{Handle, HandleSlot, Ladder, Pages};
 use crate::space::{Free, align_up};
@@ -78,6 +78,8 @@ pub(crate) struct Build {
     /// Where the last uses of the memory ended.
     pub(crate) ends: Ends,
     held: Vec<Held>,
+    /// The mappings that the base is reached through: they count as used, so that they stay.
+    base: MappedParts,
 }
 
 impl Build {
@@ -171,9 +173,7 @@ impl Backing {
     /// The built range stands: its parts are mapped. Occupies the block. `handles` are the created
     /// ones, in the order of the parts.
     pub(crate) fn settle(&mut self, order: &Order, build: Build, created: &[Handle], fresh: &Ends) {
-        for held in build.held {
-            self.unhold(order, held);
-        }
+        self.let_go(order, build.held, &build.base);
         let mut created = created.iter();
         let mut at = build.map_from;
         for part in &build.parts {
@@ -193,7 +193,14 @@ impl Backing {
     /// The range came to nothing: what it held is as it was.
     pub(crate) fn undo(&mut self, order: &Order, build: Build) {
         self.reservations.unclaim(build.map_from, build.map_to);
-        for held in build.held {
+        self.let_go(order, build.held, &build.base);
+    }
+
+    fn let_go(&mut self, order: &Order, held: Vec<Held>, base: &[MappedPart]) {
+        for part in base {
+            self.mappings.vacated(part, &Ends::default());
+        }
+        for held in held {
             self.unhold(order, held);
         }
     }
@@ -513,9 +520,11 @@ impl Backing {
             Site::Below { start } => Some((start, start + base.bytes)),
             Site::Apart { .. } => None,
         };
+        let mut in_base = MappedParts::new();
         if let Some((from, to)) = in_place {
-            let mapped: MappedParts = self.mappings.parts(from, to).collect();
-            for part in mapped {
+            in_base = self.mappings.parts(from, to).collect();
+            for part in &in_base {
+                self.mappings.occupied(part);
                 held.push(self.hold(part.slot, part.offset, part.length));
             }
         }
@@ -563,6 +572,7 @@ impl Backing {
             parts,
             ends,
             held,
+            base: in_base,
         }
     }
 }
