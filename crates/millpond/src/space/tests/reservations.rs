@@ -70,14 +70,15 @@ impl Pair {
             let reservation = holding(grain);
             let around = reservation.map(|(s, e)| (at(s), (e - s) * GRAIN));
             assert_eq!(reservations.around(at(grain)), around);
-            let top = reservation.map_or(grain, |(_, end)| end);
+            // Ranges grow inside the reservation that they are in.
+            let under = grain.checked_sub(1).and_then(holding);
+            let top = under.map_or(grain, |(_, end)| end);
             let above = (grain..top).take_while(|&g| self.is_free(g)).count() as u64;
             assert_eq!(reservations.room_above(at(grain)), above * GRAIN);
-            let below = grain.checked_sub(1).and_then(holding);
-            let bottom = below.map_or(grain, |(start, _)| start);
+            let bottom = reservation.map_or(grain, |(start, _)| start);
             let below = (bottom..grain).rev().take_while(|&g| self.is_free(g));
-            let below = below.count() as u64 * GRAIN;
-            assert_eq!(reservations.room_below(at(grain)), below, "grain {grain}");
+            let below = below.count() as u64;
+            assert_eq!(reservations.room_below(at(grain)), below * GRAIN);
         }
         let gaps = self.gaps();
         let widest = gaps.iter().map(|(s, e)| e - s).max().unwrap_or(0);
