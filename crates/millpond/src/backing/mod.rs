@@ -481,3 +481,6 @@ fn joined(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     }
     joined
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,9 +55,10 @@ impl Reservations {
         (address - base < reservation.size).then_some((base, reservation.size))
     }
 
-    /// Bytes that can be claimed from an address on, upwards.
+    /// Bytes that can be claimed from an address on, upwards, in the reservation of what lies below
+    /// it: no range goes from one reservation into another.
     pub(crate) fn room_above(&self, address: u64) -> u64 {
-        let Some((base, size)) = self.around(address) else {
+        let Some((base, size)) = self.around(address.saturating_sub(1)) else {
             return 0;
         };
         let claimed = &self.by_base[&base].claimed;
@@ -69,9 +70,10 @@ impl Reservations {
         next.map_or(base + size, |(&start, _)| start) - address
     }
 
-    /// Bytes that can be claimed from an address on, downwards.
+    /// Bytes that can be claimed from an address on, downwards, in the reservation of what lies
+    /// above it.
     pub(crate) fn room_below(&self, address: u64) -> u64 {
-        let Some((base, _)) = self.around(address.saturating_sub(1)) else {
+        let Some((base, _)) = self.around(address) else {
             return 0;
         };
         let below = self.by_base[&base].claimed.range(..address).next_back();

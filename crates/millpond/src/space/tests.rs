@@ -1,8 +1,8 @@
-//! Extents and reservations, rule by rule and against plain models.
+//! Runs, extents and reservations, rule by rule and against plain models.
 
-use std::collections::BTreeSet;
-
-use proptest::prelude::*;
+mod extents;
+mod reservations;
+mod runs;
 
 use super::*;
 use crate::order::{End, Ends, StreamIndex};
@@ -81,46 +81,4 @@ fn the_best_fit_is_the_smallest_that_holds_the_aligned_request() {
     assert_eq!(none, None);
     let unknown = Silo::of_stream(StreamIndex(900));
     assert_eq!(extents.find(unknown, GRAIN, GRAIN, |_| true), None);
-}
-
-/// Reservations of the model, in grains: the second and third touch.
-const RESERVED: [(u64, u64); 3] = [(0, 20), (30, 50), (50, 70)];
-
-proptest! {
-    #[test]
-    fn claims_and_gaps_are_those_of_a_set_of_grains(
-        steps in proptest::collection::vec((any::<bool>(), 0..70_u64, 1..12_u64), 1..80),
-    ) {
-        let mut reservations = Reservations::default();
-        for (start, end) in RESERVED {
-            reservations.add(at(start), (end - start) * GRAIN);
-        }
-        let mut claimed = BTreeSet::new();
-        for (claim, start, length) in steps {
-            let Some(&(_, border)) = RESERVED.iter().find(|(s, e)| (*s..*e).contains(&start)) else {
-                continue;
-            };
-            let end = (start + length).min(border);
-            // A claim lies in one gap, and what is given back was claimed.
-            if (start..end).any(|grain| claimed.contains(&grain) == claim) {
-                continue;
-            }
-            if claim {
-                reservations.claim(at(start), at(end));
-                claimed.extend(start..end);
-            } else {
-                reservations.unclaim(at(start), at(end));
-                claimed.retain(|grain| !(start..end).contains(grain));
-            }
-            prop_assert_eq!(reservations.claimed_bytes(), claimed.len() as u64 * GRAIN);
-            for grain in 0..70 {
-                let free = |grain: &u64| {
-                    RESERVED.iter().any(|(s, e)| (*s..*e).contains(grain)) && !claimed.contains(grain)
-                };
-                let border = |grain: u64| RESERVED.iter().any(|&(s, e)| s == grain || e == grain);
-                let above = (grain..70).take_while(|g| free(g) && (*g == grain || !border(*g)));
-                prop_assert_eq!(reservations.room_above(at(grain)), above.count() as u64 * GRAIN);
-            }
-        }
-    }
 }
