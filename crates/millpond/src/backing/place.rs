@@ -39,16 +39,17 @@ impl Backing {
         reasons: Reasons,
         own_first: bool,
     ) -> Option<u64> {
-        let own = |free: &Free<'_>| free.ends.only_stream() == Some(asker);
-        if !order.is_shared() {
-            return self.find_in_runs(wanted, own);
-        }
         let usable = |free: &Free<'_>| order.usable(free.ends, asker, reasons);
-        let found = if own_first {
+        let own = |free: &Free<'_>| free.ends.only_stream() == Some(asker);
+        let shared = order.is_shared();
+        let found = if shared && own_first {
             self.find_in_runs(wanted, own)
         } else {
             self.find_in_runs(wanted, usable)
         };
+        if !shared {
+            return found;
+        }
         // The search is bounded; where much is pending it may have seen nothing else.
         found.or_else(|| self.find_anywhere(wanted, usable))
     }
