@@ -3,8 +3,8 @@
 //!
 //! Every block is written on its stream and checked there; every third one is used on a second
 //! stream as well, which the program orders after the first by an event of its own. The pool's
-//! limit is a little above what is live, so that memory is reused across streams, put together by
-//! further mappings, and waited for, all the time.
+//! limit is half as much again as what is live, so that memory is reused across streams and put
+//! together by further mappings all the time.
 
 mod support;
 
@@ -22,7 +22,7 @@ const STREAMS: usize = 3;
 
 /// Bytes live in each thread at most, and what the pool may have for all of them.
 const LIVE: u64 = GIB;
-const LIMIT: u64 = THREADS * LIVE + LIVE / 2;
+const LIMIT: u64 = THREADS * LIVE * 3 / 2;
 
 fn main() -> Outcome {
     let Some(gpu) = Gpu::open(0)? else {

@@ -347,7 +347,7 @@ impl Backing {
             suffixes: Vec::new(),
         };
         for (slot, record) in &self.handles {
-            if record.kind == Kind::Plain {
+            if record.kind == Kind::Plain || record.live == record.handle.size {
                 continue;
             }
             let slot = HandleSlot(slot);
@@ -379,18 +379,14 @@ impl Backing {
         stock
     }
 
-    /// Bytes that may be used from an address on.
+    /// Bytes that may be used from an address on, up to `end`.
     fn usable_above(&self, terms: &Terms<'_>, start: u64, end: u64) -> u64 {
-        let pieces = self.free.above(start);
-        let usable = pieces.take_while(|free| free.start < end && (terms.usable)(free));
-        usable.last().map_or(start, |free| free.end).min(end) - start
+        self.free.reach_above(start, terms.usable).min(end) - start
     }
 
     /// The lowest address from which on all may be used up to `end`, but none below `least`.
     fn usable_below(&self, terms: &Terms<'_>, end: u64, least: u64) -> u64 {
-        let pieces = self.free.below(end);
-        let usable = pieces.take_while(|free| free.end > least && (terms.usable)(free));
-        usable.last().map_or(end, |free| free.start).max(least)
+        self.free.reach_below(end, terms.usable).max(least)
     }
 
     /// The longest bases on either side of strips of mappings.

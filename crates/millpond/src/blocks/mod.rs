@@ -151,6 +151,13 @@ impl Blocks {
         self.largest_request
     }
 
+    /// What was asked for so far says nothing any more of what will be.
+    pub(crate) fn begin_again(&mut self) {
+        self.most_live = self.live_bytes;
+        let largest = self.by_address.values().map(|record| record.requested);
+        self.largest_request = largest.max().unwrap_or(0);
+    }
+
     /// The high watermark begins again at what is live now.
     pub(crate) fn reset_peak(&mut self) {
         self.peak_live = self.live_bytes;

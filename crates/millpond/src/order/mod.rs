@@ -400,8 +400,9 @@ impl Order {
     ) -> Option<MarkerRequest> {
         let alone = self.alive < 2;
         let timeline = &mut self.timelines[stream.slot()];
-        timeline.unmarked += bytes;
+        // What is freed now may be taken back at once; what was freed before was not.
         let wanted = !alone && timeline.unmarked >= (live_bytes / MARKER_SHARE).max(MARKER_FLOOR);
+        timeline.unmarked += bytes;
         if wanted {
             self.marker_request(stream)
         } else {

@@ -328,6 +328,9 @@ impl State {
         created: &[Handle],
     ) -> (Claim, Vec<Vacated>) {
         self.pages.kept_promise(sum(created));
+        if created.is_empty() {
+            self.strain.built();
+        }
         let (block, ends) = (build.block, build.ends.clone());
         let (from, to) = (build.map_from, build.map_to);
         let mapped: Vec<HandleSlot> = build

@@ -300,11 +300,15 @@ impl Pool {
     /// Gives memory back to the device that nothing uses, until at most `keep` bytes are
     /// reserved. Gives the bytes released.
     ///
+    /// From then on the pool plans for what is live now, not for the most that ever was.
+    ///
     /// Waits for nothing: memory whose last use is not seen to be completed stays. Synchronise
     /// first ([`Pool::synchronize`]) to give back all that is free.
     pub fn trim(&self, keep: u64) -> Result<u64, DeviceError> {
         self.inner.observe(Marking::All);
-        self.inner.trim_to(keep)
+        let trimmed = self.inner.trim_to(keep);
+        self.inner.lock().blocks.begin_again();
+        trimmed
     }
 
     /// Checks the pool's own bookkeeping. For tests: it looks at everything.

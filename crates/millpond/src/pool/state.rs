@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::error::BlockError;
 use super::front::{Fronts, Parked};
 use super::graphs::GraphTotals;
+use super::policy::Strain;
 use crate::backing::{Backing, Wanted};
 use crate::blocks::{Blocks, Place};
 use crate::mapping::Mapping;
@@ -96,6 +97,7 @@ pub(super) struct State {
     pub(super) stranded: Vec<(Mapping, HandleSlot)>,
     /// Whether the last wish for more address space was refused.
     pub(super) addresses_short: bool,
+    pub(super) strain: Strain,
     pub(super) counters: Counters,
     /// What graphs have of the pool's memory.
     pub(super) graphs: GraphTotals,
@@ -112,6 +114,7 @@ impl State {
             fronts: Fronts::default(),
             stranded: Vec::new(),
             addresses_short: false,
+            strain: Strain::default(),
             counters: Counters::default(),
             graphs: GraphTotals::default(),
         }
@@ -133,6 +136,7 @@ impl State {
 
     /// Takes memory that the request's stream may use at once.
     pub(super) fn claim_usable(&mut self, need: &Need) -> Option<Claim> {
+        self.strain.eased();
         if let Some(parked) = self.fronts.take(need.stream, need.size, need.alignment) {
             self.order.taken_back(need.stream, need.size);
             return Some(Claim {

@@ -33,6 +33,12 @@ impl Inner {
                 stream: StreamId::DEFAULT,
                 identity: 0,
             }),
+            // A stream that is captured cannot be asked, and is known.
+            _ if stream != StreamId::PER_THREAD
+                && let Some(key) = self.graphs.captured_key(stream) =>
+            {
+                Ok(key)
+            }
             _ if stream == StreamId::PER_THREAD || self.identify_streams => Ok(StreamKey {
                 stream,
                 identity: self.device.stream_identity(stream)?,

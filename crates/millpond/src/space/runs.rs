@@ -144,37 +144,6 @@ impl FreeRuns {
             .filter(|free| free.start < free.end)
     }
 
-    /// The free bytes from an address on, lowest first, until something is not free.
-    pub(crate) fn above(&self, start: u64) -> impl Iterator<Item = Free<'_>> {
-        let mut reached = start;
-        self.inside(start, u64::MAX).take_while(move |free| {
-            let continues =
-                free.start == reached && (free.start == start || !self.walls.contains(&reached));
-            reached = free.end;
-            continues
-        })
-    }
-
-    /// The free bytes below an address, highest first, until something is not free.
-    pub(crate) fn below(&self, end: u64) -> impl Iterator<Item = Free<'_>> {
-        let mut reached = end;
-        self.by_start
-            .range(..end)
-            .rev()
-            .flat_map(|(_, run)| run.iter().rev())
-            .filter(move |free| free.start < end)
-            .take_while(move |free| {
-                let continues =
-                    free.end >= reached && (reached == end || !self.walls.contains(&reached));
-                reached = free.start;
-                continues
-            })
-            .map(move |free| Free {
-                end: free.end.min(end),
-                ..free
-            })
-    }
-
     /// Ranges as long as they can be of free bytes that `wanted` wants, whatever their silos,
     /// lowest first.
     pub(crate) fn stretches(&self, wanted: impl Fn(&Free<'_>) -> bool) -> Vec<(u64, u64)> {
@@ -197,17 +166,37 @@ impl FreeRuns {
         size: u64,
         mut accept: impl FnMut(u64, u64) -> Option<T>,
     ) -> Option<T> {
-        self.index.first_fit(
-            size,
-            |start| self.length(start),
-            |start| accept(start, start + self.length(start)),
-        )
+        self.index
+            .first_fit(size, |start, length| accept(start, start + length))
     }
 
     /// Bounds of runs of at least `size` bytes: the shorter ones first.
     pub(crate) fn at_least(&self, size: u64) -> impl Iterator<Item = (u64, u64)> {
-        let starts = self.index.at_least(size, |start| self.length(start));
-        starts.map(|start| (start, start + self.length(start)))
+        let runs = self.index.at_least(size);
+        runs.map(|(start, length)| (start, start + length))
+    }
+
+    /// How far above an address all is free that `wanted` wants: the address if nothing is.
+    pub(crate) fn reach_above(&self, start: u64, wanted: impl Fn(&Free<'_>) -> bool) -> u64 {
+        // Runs touch only at walls.
+        let around = self.by_start.range(..=start).next_back();
+        let Some((_, run)) = around.filter(|(_, run)| run.end > start) else {
+            return start;
+        };
+        let pieces = run.iter().skip_while(|free| free.end <= start);
+        let reached = pieces.take_while(|free| wanted(free)).last();
+        reached.map_or(start, |free| free.end)
+    }
+
+    /// How far below an address all is free that `wanted` wants: the address if nothing is.
+    pub(crate) fn reach_below(&self, end: u64, wanted: impl Fn(&Free<'_>) -> bool) -> u64 {
+        let around = self.by_start.range(..end).next_back();
+        let Some((_, run)) = around.filter(|(_, run)| run.end >= end) else {
+            return end;
+        };
+        let pieces = run.iter().rev().skip_while(|free| free.start >= end);
+        let reached = pieces.take_while(|free| wanted(free)).last();
+        reached.map_or(end, |free| free.start)
     }
 
     /// Ranges of the run that begins at `start`, as long as they can be, of bytes that `wanted`
@@ -261,10 +250,6 @@ impl FreeRuns {
         (address < run.end).then_some((start, run.end))
     }
 
-    fn length(&self, start: u64) -> u64 {
-        self.by_start.get(&start).map_or(0, |run| run.end - start)
-    }
-
     fn list(&mut self, start: u64, run: Run) {
         self.index.insert(start, run.end - start);
         self.by_start.insert(start, run);
@@ -313,18 +298,16 @@ impl FreeRuns {
 
 impl Run {
     fn iter(&self) -> impl DoubleEndedIterator<Item = Free<'_>> {
-        let ends = self.pieces.iter().skip(1).map(|piece| piece.start);
-        let mut ends: SmallVec<[u64; 4]> = ends.collect();
-        ends.push(self.end);
-        self.pieces
-            .iter()
-            .enumerate()
-            .map(move |(number, piece)| Free {
+        (0..self.pieces.len()).map(|number| {
+            let piece = &self.pieces[number];
+            let next = self.pieces.get(number + 1);
+            Free {
                 start: piece.start,
-                end: ends[number],
+                end: next.map_or(self.end, |next| next.start),
                 ends: &piece.ends,
                 freed: piece.freed,
-            })
+            }
+        })
     }
 
     /// Keeps what is below an address inside the run; gives the rest.

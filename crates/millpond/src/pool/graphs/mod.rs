@@ -109,6 +109,16 @@ impl Graphs {
         registry.captured.iter().find(|c| c.key == key).cloned()
     }
 
+    /// The key of the captured stream with this handle value.
+    pub(super) fn captured_key(&self, stream: StreamId) -> Option<StreamKey> {
+        if !self.any_captured() {
+            return None;
+        }
+        let registry = self.lock();
+        let mut keys = registry.captured.iter().map(|captured| captured.key);
+        keys.find(|key| key.stream == stream)
+    }
+
     /// Whether nothing may be recorded for this stream while any is captured.
     pub(super) fn forbids_record(&self, key: StreamKey, on: StreamId) -> bool {
         on == StreamId::LEGACY || on == StreamId::DEFAULT || self.captured(key).is_some()

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::{at, ends};
-use crate::order::{Ends, StreamIndex};
+use crate::order::Ends;
 
 const GRAINS: u64 = 96;
 
@@ -167,7 +167,7 @@ impl Pair {
         let top = (probe..GRAINS)
             .find(|grain| taken_or_wall(grain, probe))
             .unwrap_or(GRAINS);
-        self.compare(runs.above(at(probe)), probe, top);
+        assert_eq!(runs.reach_above(at(probe), |_| true), at(top));
         let bottom = (0..probe)
             .rev()
             .find(|&grain| {
@@ -175,9 +175,7 @@ impl Pair {
                 !self.is_free(grain) || (above != probe && WALLS.contains(&above))
             })
             .map_or(0, |grain| grain + 1);
-        let below: Vec<Free<'_>> = runs.below(at(probe)).collect();
-        assert!(below.is_sorted_by(|a, b| a.start > b.start));
-        self.compare(below.into_iter(), bottom, probe);
+        assert_eq!(runs.reach_below(at(probe), |_| true), at(bottom));
         for stream in 0..STREAMS {
             let expected = self.ranges(0, GRAINS, |grain| {
                 let ends = self.model.get(&grain);
