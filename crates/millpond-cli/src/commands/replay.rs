@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use millpond::device::CudaDevice;
-use millpond::pool::Waits;
+use millpond::pool::{Setting, Waits};
 
 use crate::device::DeviceName;
 use crate::replay::{
@@ -51,6 +51,11 @@ pub(crate) struct ReplayArgs {
     /// What the pool may take from the device [default: everything].
     #[arg(long, value_name = "SIZE")]
     limit: Option<ByteSize>,
+
+    /// How dear memory is against the driver's time: how large the pool's handles are, and how much
+    /// it may have beyond what was ever live before it maps together what is free.
+    #[arg(long, value_enum, default_value_t)]
+    setting: SettingArg,
 
     /// What the pool does when nothing free may be used by the asking stream yet, but something
     /// could after a wait that it inserts there.
@@ -95,6 +100,31 @@ pub(crate) struct ReplayArgs {
     quiet: bool,
 }
 
+/// [`Setting`], as people choose it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
+enum SettingArg {
+    /// Memory is plentiful: few large handles, and 3 % or 64 MiB more than was ever live.
+    Plentiful,
+    /// Half as many handles as balanced.
+    Fast,
+    /// Handles of 8 to 256 MiB, and 1 % or 8 MiB more than was ever live.
+    #[default]
+    Balanced,
+    /// Twice as many handles as balanced.
+    Tight,
+}
+
+impl From<SettingArg> for Setting {
+    fn from(setting: SettingArg) -> Setting {
+        match setting {
+            SettingArg::Plentiful => Setting::Plentiful,
+            SettingArg::Fast => Setting::Fast,
+            SettingArg::Balanced => Setting::Balanced,
+            SettingArg::Tight => Setting::Tight,
+        }
+    }
+}
+
 /// [`Waits`], as people choose them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
 enum WaitsArg {
@@ -131,6 +161,8 @@ Examples:
       In how much does it fit?
   millpond replay --device sim --repeat 5 traces/gnn_sampled.csv.gz
       What is left to do for the driver when the pool has seen the job before.
+  millpond replay --device sim --setting tight traces/gnn_sampled.csv.gz
+      How much memory smaller handles save, and what they cost in driver calls.
   millpond replay --device sim --waits memory-first traces/*.ordered.csv.gz
       What memory can be saved if streams may be held up, and by how much they are.
   millpond replay --device sim --policy millpond,caching,expandable traces/gnn_sampled.csv.gz
@@ -188,6 +220,7 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
         scale: args.scale,
         pool: PoolSettings {
             limit: args.limit.map(|size| size.0),
+            setting: args.setting.into(),
             waits: args.waits.into(),
             policy: PolicyChoice::Millpond,
         },

@@ -16,7 +16,7 @@ use std::time::Instant;
 use millpond::device::{Device, EventId, StreamId, StreamOrder};
 use millpond_trace::{Op, Step};
 
-use super::allocator::{Counts, JobAllocator, PolicyChoice, PoolSettings};
+use super::allocator::{Counts, JobAllocator, PoolSettings};
 use super::error::ReplayError;
 use super::findings::Findings;
 use super::progress::Progress;
@@ -57,7 +57,7 @@ pub(super) trait Companion {
 /// What the pool did in one repetition of the job. Sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tally {
-    pub(super) policy: PolicyChoice,
+    pub(super) settings: PoolSettings,
     pub(super) failed_allocations: u64,
     pub(super) peak_live: u64,
     pub(super) peak_reserved: u64,
@@ -69,7 +69,7 @@ pub(super) struct Tally {
 /// See the [module](self).
 pub(super) struct Session<'a> {
     workload: &'a Workload,
-    policy: PolicyChoice,
+    settings: PoolSettings,
     pool: JobAllocator,
     streams: Vec<StreamId>,
     events: Vec<EventId>,
@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
             .collect::<Result<_, _>>()?;
         Ok(Session {
             workload,
-            policy: settings.policy,
+            settings,
             pool: JobAllocator::new(device, settings)?,
             streams,
             events,
@@ -143,7 +143,7 @@ impl<'a> Session<'a> {
     pub(super) fn tally(&self) -> Tally {
         let (now, before) = (self.pool.counts(), &self.before);
         Tally {
-            policy: self.policy,
+            settings: self.settings,
             failed_allocations: self.failed_allocations,
             peak_live: now.peak_live,
             peak_reserved: now.peak_reserved,

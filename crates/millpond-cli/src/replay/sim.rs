@@ -117,7 +117,7 @@ pub(super) fn run(
     for (timed, watched) in timed.into_iter().zip(watched) {
         let Figures { tally, totals, .. } = timed.figures;
         let mut outcome = Outcome::new(workload, DeviceName::Sim, &tally, totals, timed.host_ns);
-        if tally.policy == PolicyChoice::Millpond && active > 0 {
+        if tally.settings.policy == PolicyChoice::Millpond && active > 0 {
             // The policies insert no waits: they wait on the host, which this is not about.
             outcome.final_delay_share = Some(timed.figures.delay as f64 / active as f64);
         }
