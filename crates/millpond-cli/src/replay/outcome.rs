@@ -88,6 +88,24 @@ impl Outcome {
         }
     }
 
+    /// What was replayed, and how much memory that took, in one line.
+    pub(crate) fn description(&self) -> String {
+        let setting = self
+            .setting
+            .map_or_else(String::new, |name| format!(" ({name})"));
+        let scale = self
+            .scale
+            .map_or_else(String::new, |scale| format!(" at scale {scale}"));
+        format!(
+            "{}{scale} on {}, {}{setting}: {} live at most, {} reserved",
+            self.trace,
+            self.device,
+            self.policy,
+            ByteSize(self.peak_live_bytes),
+            ByteSize(self.peak_reserved_bytes),
+        )
+    }
+
     /// Whether nothing failed and nothing was corrupt.
     pub(crate) fn is_clean(&self) -> bool {
         self.failed_allocations == 0 && self.corrupt_blocks == 0
