@@ -367,3 +367,31 @@ fn a_table_of_policies_names_them_and_an_unknown_one_is_refused() {
         stderr(&output)
     );
 }
+
+#[test]
+fn the_setting_trades_handles_for_memory_and_is_said() {
+    let figures = |setting: &str| {
+        let arguments = ["--device", "sim", "--json", "--setting", setting];
+        let output = replay(&arguments, &[trace("gnn_sampled.csv.gz")]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let object = objects(&output).remove(0);
+        assert_eq!(object["setting"], setting);
+        let calls = &object["driver_calls"];
+        (number(calls, "create"), number(calls, "map"))
+    };
+    let settings = ["plentiful", "fast", "balanced", "tight"].map(figures);
+    for pair in settings.windows(2) {
+        assert!(
+            pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1,
+            "{settings:?}"
+        );
+    }
+    let arguments = ["--device", "sim", "--json", "--policy", "millpond,caching"];
+    let output = replay(&arguments, &[trace("small_full_context.pickle.gz")]);
+    let objects = objects(&output);
+    assert_eq!(objects[0]["setting"], "balanced");
+    assert_eq!(objects[1]["setting"], Value::Null);
+    let output = replay(&["--setting", "loose"], &[trace("gnn_sampled.csv.gz")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("tight"), "{}", stderr(&output));
+}

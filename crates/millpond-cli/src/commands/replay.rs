@@ -1,19 +1,21 @@
 //! `millpond replay`: recordings of real jobs against the pool.
 
 use std::fmt::Display;
+use std::fs;
 use std::io::{self, Write};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use millpond::device::CudaDevice;
-use millpond::pool::Waits;
+use millpond::pool::{Setting, Waits};
 
 use crate::device::DeviceName;
 use crate::replay::{
-    self, Outcome, PolicyChoice, PoolSettings, Prepared, Progress, ReplayError, Scale, Settings,
-    prepare,
+    self, Outcome, PolicyChoice, PoolSettings, Prepared, Progress, Recorder, ReplayError, Scale,
+    Settings, prepare,
 };
 use crate::size::ByteSize;
 
@@ -52,6 +54,11 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     limit: Option<ByteSize>,
 
+    /// How dear memory is against the driver's time: how large the pool's handles are, and how much
+    /// it may have beyond what was ever live before it maps together what is free.
+    #[arg(long, value_enum, default_value_t)]
+    setting: SettingArg,
+
     /// What the pool does when nothing free may be used by the asking stream yet, but something
     /// could after a wait that it inserts there.
     #[arg(long, value_enum, default_value_t)]
@@ -80,6 +87,11 @@ pub(crate) struct ReplayArgs {
     #[arg(long, conflicts_with_all = ["limit", "repeat"])]
     min_limit: bool,
 
+    /// Draw the address space over time into this file, as an SVG: mapped memory, and on it the
+    /// blocks, from the first operation to the last. For one recording and one policy.
+    #[arg(long, value_name = "FILE.svg", conflicts_with = "min_limit")]
+    draw: Option<PathBuf>,
+
     /// Hold the streams of the device `host` back at random, by this seed. On other devices it
     /// changes nothing.
     #[arg(long, value_name = "N")]
@@ -93,6 +105,31 @@ pub(crate) struct ReplayArgs {
     /// No progress bar and no notes; errors are still printed.
     #[arg(long)]
     quiet: bool,
+}
+
+/// [`Setting`], as people choose it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
+enum SettingArg {
+    /// Memory is plentiful: few large handles, and 3 % or 64 MiB more than was ever live.
+    Plentiful,
+    /// Half as many handles as balanced.
+    Fast,
+    /// Handles of 8 to 256 MiB, and 1 % or 8 MiB more than was ever live.
+    #[default]
+    Balanced,
+    /// Twice as many handles as balanced.
+    Tight,
+}
+
+impl From<SettingArg> for Setting {
+    fn from(setting: SettingArg) -> Setting {
+        match setting {
+            SettingArg::Plentiful => Setting::Plentiful,
+            SettingArg::Fast => Setting::Fast,
+            SettingArg::Balanced => Setting::Balanced,
+            SettingArg::Tight => Setting::Tight,
+        }
+    }
 }
 
 /// [`Waits`], as people choose them.
@@ -131,10 +168,14 @@ Examples:
       In how much does it fit?
   millpond replay --device sim --repeat 5 traces/gnn_sampled.csv.gz
       What is left to do for the driver when the pool has seen the job before.
+  millpond replay --device sim --setting tight traces/gnn_sampled.csv.gz
+      How much memory smaller handles save, and what they cost in driver calls.
   millpond replay --device sim --waits memory-first traces/*.ordered.csv.gz
       What memory can be saved if streams may be held up, and by how much they are.
   millpond replay --device sim --policy millpond,caching,expandable traces/gnn_sampled.csv.gz
       What others would need for the same job, beside the pool.
+  millpond replay --device sim --draw gnn.svg traces/gnn_sampled.csv.gz
+      Where the blocks were, and which memory is mapped at several addresses.
   millpond replay --scale 1 traces/gnn_sampled.csv.gz
       The same at full size, in half of the free memory; this takes minutes.
   millpond replay --device-size 256MiB --seed 7 traces/offload_streams.ordered.csv.gz
@@ -164,6 +205,12 @@ Environment: MILLPOND_LOG=debug shows on standard error what the pool itself has
 
 /// Runs the command.
 pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
+    if args.draw.is_some() && (args.traces.len(), args.policy.len()) != (1, 1) {
+        let message = "--draw takes one recording and one policy: a picture shows one replay";
+        // If nobody can be told, the exit code still tells.
+        let _ = writeln!(io::stderr().lock(), "error: {message}");
+        return ExitCode::from(2);
+    }
     // An open device's context lives on from one recording to the next.
     let _kept_open = match args.device {
         DeviceName::Cuda(_) if args.device_size.is_some() => {
@@ -188,6 +235,7 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
         scale: args.scale,
         pool: PoolSettings {
             limit: args.limit.map(|size| size.0),
+            setting: args.setting.into(),
             waits: args.waits.into(),
             policy: PolicyChoice::Millpond,
         },
@@ -207,7 +255,7 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
             }
         };
         for &policy in &args.policy {
-            match replay_one(&prepared, policy, args.quiet) {
+            match replay_one(&prepared, policy, args) {
                 Ok(replayed) => {
                     for outcome in &replayed {
                         clean &= outcome.is_clean();
@@ -267,14 +315,25 @@ fn prepare_one(
 fn replay_one(
     prepared: &Prepared,
     policy: PolicyChoice,
-    quiet: bool,
+    args: &ReplayArgs,
 ) -> Result<Vec<Outcome>, ReplayError> {
-    let progress = if quiet {
+    let progress = if args.quiet {
         Progress::hidden()
     } else {
         Progress::new(prepared.name(), prepared.steps())
     };
-    prepared.replay(policy, &progress)
+    let Some(picture) = &args.draw else {
+        return prepared.replay(policy, None, &progress);
+    };
+    let recorder = Arc::new(Recorder::default());
+    let outcomes = prepared.replay(policy, Some(&recorder), &progress)?;
+    let described = outcomes.first().map(Outcome::description);
+    let drawn = recorder.draw(&described.unwrap_or_default());
+    fs::write(picture, drawn).map_err(|error| ReplayError::Picture {
+        path: picture.clone(),
+        error,
+    })?;
+    Ok(outcomes)
 }
 
 fn report_findings(path: &Path, outcome: &Outcome) {

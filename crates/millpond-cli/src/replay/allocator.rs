@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use millpond::device::{Device, EventId, Observed, StreamId};
-use millpond::pool::Waits;
+use millpond::pool::{Setting, Waits};
 use millpond::{AllocError, Pool, Statistics};
 use millpond_policies::{Allocator, PolicyError, PolicyName, PolicyNameError, Reserved};
 
@@ -65,9 +65,23 @@ impl fmt::Display for PolicyChoice {
 pub(crate) struct PoolSettings {
     /// Bytes that the pool may take; without it, everything.
     pub(crate) limit: Option<u64>,
-    /// For the pool alone: the policies insert no waits.
+    /// For the pool alone, like `waits`: the policies have rules of their own.
+    pub(crate) setting: Setting,
     pub(crate) waits: Waits,
     pub(crate) policy: PolicyChoice,
+}
+
+impl PoolSettings {
+    /// The setting's name, where the policy has it.
+    pub(super) fn setting_name(&self) -> Option<&'static str> {
+        let ours = self.policy == PolicyChoice::Millpond;
+        ours.then_some(match self.setting {
+            Setting::Plentiful => "plentiful",
+            Setting::Fast => "fast",
+            Setting::Balanced => "balanced",
+            Setting::Tight => "tight",
+        })
+    }
 }
 
 /// What was done so far, and the peaks since they were reset. Sizes are in bytes.
@@ -117,7 +131,9 @@ impl JobAllocator {
     ) -> Result<JobAllocator, ReplayError> {
         let policy = match settings.policy {
             PolicyChoice::Millpond => {
-                let mut builder = Pool::builder(device).waits(settings.waits);
+                let mut builder = Pool::builder(device)
+                    .setting(settings.setting)
+                    .waits(settings.waits);
                 if let Some(limit) = settings.limit {
                     builder = builder.limit(limit);
                 }

@@ -5,6 +5,7 @@
 //!   [`delay`]: what inserted waits cost; [`min_limit`]: how little memory would do.
 //! - [`calls`]: counts driver calls; [`outcome`]: what comes of it; [`findings`]: what goes wrong;
 //!   [`error`]: why there is no outcome.
+//! - [`picture`]: the address space over time, as an SVG.
 //! - [`progress`]: a bar for the impatient.
 
 mod allocator;
@@ -14,6 +15,7 @@ mod error;
 mod findings;
 mod min_limit;
 mod outcome;
+mod picture;
 mod progress;
 mod real;
 mod session;
@@ -22,6 +24,7 @@ mod timeline;
 mod workload;
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use millpond::device::HostDevice;
 use millpond_trace::Trace;
@@ -29,6 +32,7 @@ use millpond_trace::Trace;
 pub(crate) use allocator::{PolicyChoice, PoolSettings};
 pub(crate) use error::ReplayError;
 pub(crate) use outcome::{Outcome, table};
+pub(crate) use picture::Recorder;
 pub(crate) use progress::Progress;
 pub(crate) use workload::Scale;
 
@@ -167,10 +171,12 @@ impl Prepared {
         self.repeat.map_or(1, NonZeroU32::get)
     }
 
-    /// Replays it with this policy; gives an outcome for each repetition.
+    /// Replays it with this policy; gives an outcome for each repetition. The recorder, if there is
+    /// one, sees all of it.
     pub(crate) fn replay(
         &self,
         policy: PolicyChoice,
+        recorder: Option<&Arc<Recorder>>,
         progress: &Progress,
     ) -> Result<Vec<Outcome>, ReplayError> {
         let (workload, repetitions) = (&self.workload, self.repetitions());
@@ -179,8 +185,13 @@ impl Prepared {
             ..self.pool
         };
         let mut outcomes = match &self.target {
-            Target::Sim(memory) => sim::run(workload, *memory, settings, repetitions, progress)?,
-            Target::Real(device) => real::run(workload, device, settings, repetitions, progress)?,
+            Target::Sim(memory) => {
+                let recorder = recorder.map(Arc::clone);
+                sim::run(workload, *memory, settings, repetitions, recorder, progress)?
+            }
+            Target::Real(device) => {
+                real::run(workload, device, settings, repetitions, recorder, progress)?
+            }
         };
         if self.repeat.is_some() {
             for (outcome, number) in outcomes.iter_mut().zip(1..) {

@@ -17,6 +17,8 @@ pub(crate) struct Outcome {
     pub(crate) trace: String,
     pub(crate) device: String,
     pub(crate) policy: &'static str,
+    /// The pool's; `None` for other policies.
+    pub(crate) setting: Option<&'static str>,
     /// By what the sizes were multiplied, where it is not 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) scale: Option<f64>,
@@ -63,7 +65,8 @@ impl Outcome {
         Outcome {
             trace: workload.name.clone(),
             device: device.to_string(),
-            policy: tally.policy.as_str(),
+            policy: tally.settings.policy.as_str(),
+            setting: tally.settings.setting_name(),
             scale: workload.scale_if_scaled(),
             repetition: None,
             ops,
@@ -83,6 +86,24 @@ impl Outcome {
             failures: Findings::default(),
             corruptions: Findings::default(),
         }
+    }
+
+    /// What was replayed, and how much memory that took, in one line.
+    pub(crate) fn description(&self) -> String {
+        let setting = self
+            .setting
+            .map_or_else(String::new, |name| format!(" ({name})"));
+        let scale = self
+            .scale
+            .map_or_else(String::new, |scale| format!(" at scale {scale}"));
+        format!(
+            "{}{scale} on {}, {}{setting}: {} live at most, {} reserved",
+            self.trace,
+            self.device,
+            self.policy,
+            ByteSize(self.peak_live_bytes),
+            ByteSize(self.peak_reserved_bytes),
+        )
     }
 
     /// Whether nothing failed and nothing was corrupt.

@@ -16,11 +16,12 @@ use std::time::Instant;
 use millpond::device::{Device, EventId, StreamId, StreamOrder};
 use millpond_trace::{Op, Step};
 
-use super::allocator::{Counts, JobAllocator, PolicyChoice, PoolSettings};
+use super::allocator::{Counts, JobAllocator, PoolSettings};
 use super::error::ReplayError;
 use super::findings::Findings;
+use super::picture::Recorder;
 use super::progress::Progress;
-use super::workload::Workload;
+use super::workload::{Workload, is_operation};
 
 /// Steps between two looks at the progress bar.
 const CHUNK: usize = 1 << 13;
@@ -57,7 +58,7 @@ pub(super) trait Companion {
 /// What the pool did in one repetition of the job. Sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tally {
-    pub(super) policy: PolicyChoice,
+    pub(super) settings: PoolSettings,
     pub(super) failed_allocations: u64,
     pub(super) peak_live: u64,
     pub(super) peak_reserved: u64,
@@ -69,12 +70,14 @@ pub(super) struct Tally {
 /// See the [module](self).
 pub(super) struct Session<'a> {
     workload: &'a Workload,
-    policy: PolicyChoice,
+    settings: PoolSettings,
     pool: JobAllocator,
     streams: Vec<StreamId>,
     events: Vec<EventId>,
     /// Where each block is, or [`NOWHERE`].
     addresses: Vec<u64>,
+    /// Is told of the job's blocks, where a picture is drawn of it.
+    recorder: Option<Arc<Recorder>>,
     /// Whether a repetition ends at the first allocation that fails.
     stops_at_failure: bool,
     /// Before this repetition.
@@ -102,17 +105,23 @@ impl<'a> Session<'a> {
             .collect::<Result<_, _>>()?;
         Ok(Session {
             workload,
-            policy: settings.policy,
+            settings,
             pool: JobAllocator::new(device, settings)?,
             streams,
             events,
             addresses: vec![NOWHERE; workload.blocks.len()],
+            recorder: None,
             stops_at_failure: false,
             before: Counts::default(),
             pool_ns: 0,
             failed_allocations: 0,
             failures: Findings::default(),
         })
+    }
+
+    /// Tells this one of the job's blocks.
+    pub(super) fn tell(&mut self, recorder: Option<Arc<Recorder>>) {
+        self.recorder = recorder;
     }
 
     /// Lets repetitions end at the first allocation that fails.
@@ -143,7 +152,7 @@ impl<'a> Session<'a> {
     pub(super) fn tally(&self) -> Tally {
         let (now, before) = (self.pool.counts(), &self.before);
         Tally {
-            policy: self.policy,
+            settings: self.settings,
             failed_allocations: self.failed_allocations,
             peak_live: now.peak_live,
             peak_reserved: now.peak_reserved,
@@ -174,6 +183,11 @@ impl<'a> Session<'a> {
             for step in chunk {
                 companion.before(&self.pool, index, step)?;
                 self.step(companion, index, step)?;
+                if let Some(recorder) = &self.recorder
+                    && is_operation(step.op)
+                {
+                    recorder.operation_done();
+                }
                 if self.stops_at_failure && self.failed_allocations > 0 {
                     return Ok(());
                 }
@@ -245,9 +259,12 @@ impl<'a> Session<'a> {
         size: u64,
         stream: u32,
     ) -> Result<(), ReplayError> {
-        let stream = self.streams[stream as usize];
-        match self.timed::<C, _>(|pool| pool.allocate(size, stream)) {
+        let asker = self.streams[stream as usize];
+        match self.timed::<C, _>(|pool| pool.allocate(size, asker)) {
             Ok(address) => {
+                if let Some(recorder) = &self.recorder {
+                    recorder.allocated(address, size, stream);
+                }
                 self.addresses[number as usize] = address;
                 companion.allocated(LiveBlock { number, address })
             }
@@ -270,6 +287,9 @@ impl<'a> Session<'a> {
             return Ok(());
         };
         companion.freeing(block)?;
+        if let Some(recorder) = &self.recorder {
+            recorder.freeing(block.address);
+        }
         self.addresses[number as usize] = NOWHERE;
         self.timed::<C, _>(|pool| pool.free(block.address, step))
     }
