@@ -582,4 +582,6 @@ impl Order {
 }
 
 #[cfg(test)]
+pub(crate) mod clockwork;
+#[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! Plans one by one.
 
 use super::super::*;
-use super::{Clockwork, REASONS};
 use crate::device::HandleId;
+use crate::order::clockwork::{Clockwork, REASONS};
 use crate::order::{End, StreamIndex};
 use crate::pages::{Ladder, Pages};
 

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::model::{CellAt, GRANULE, Model, ModelBuild, Owner};
-use super::{Clockwork, REASONS};
 use crate::device::HandleId;
+use crate::order::clockwork::{Clockwork, REASONS};
 use crate::order::{Reasons, StreamIndex};
 use crate::pages::{Ladder, Pages};
 
