@@ -75,11 +75,9 @@ impl Backing {
         usable: impl Fn(&Free<'_>) -> bool,
     ) -> Option<u64> {
         let stretches = self.free.stretches_of(start, usable);
-        stretches.into_iter().find_map(|(start, end)| {
-            let place = align_up(start, wanted.alignment)?;
-            let fits = place.checked_add(wanted.size)? <= end;
-            (fits && self.is_disjoint(place, wanted.size)).then_some(place)
-        })
+        stretches
+            .into_iter()
+            .find_map(|(start, end)| self.lowest_disjoint(start, end, wanted))
     }
 
     /// A place in free memory that `usable` accepts, the lowest in the shortest stretch
@@ -90,9 +88,8 @@ impl Backing {
         usable: impl Fn(&Free<'_>) -> bool,
     ) -> Option<u64> {
         let fits = |&(start, end): &(u64, u64)| {
-            let place = align_up(start, wanted.alignment)?;
-            let holds = place.checked_add(wanted.size)? <= end;
-            (holds && self.is_disjoint(place, wanted.size)).then_some((end - start, place))
+            let place = self.lowest_disjoint(start, end, wanted)?;
+            Some((end - start, place))
         };
         let stretches = self.free.stretches(usable);
         let best = stretches.iter().filter_map(fits).min()?;
@@ -202,6 +199,26 @@ impl Backing {
         }
         let used = part.end().min(end) - (part.mapping + part.offset).max(start);
         record.handle.size - used
+    }
+
+    /// The lowest place in a free range that holds no byte of a handle twice.
+    fn lowest_disjoint(&self, start: u64, end: u64, wanted: Wanted) -> Option<u64> {
+        let mut place = align_up(start, wanted.alignment)?;
+        while place.checked_add(wanted.size)? <= end {
+            if self.is_disjoint(place, wanted.size) {
+                return Some(place);
+            }
+            // Two mappings of one handle that are nearer to each other than the range is long have
+            // bytes in common in it wherever both are in it: up to the end of the lower one.
+            let parts: MappedParts = self.mappings.parts(place, place + wanted.size).collect();
+            let twice = |&lower: &usize| {
+                let mut above = parts[lower + 1..].iter();
+                above.any(|part| !are_disjoint(&[parts[lower], *part]))
+            };
+            let lower = (0..parts.len()).find(twice)?;
+            place = align_up(parts[lower].end(), wanted.alignment)?;
+        }
+        None
     }
 
     /// Whether a range holds no byte of a handle twice.

@@ -136,7 +136,8 @@ impl Backing {
         let mut surplus: SmallVec<[u64; 4]> = SmallVec::new();
         for slot in slots {
             let record = &self.handles[slot.0];
-            if record.aliases.len() <= ALIASES {
+            // Another call may build on from a place in one of its mappings.
+            if record.aliases.len() <= ALIASES || record.pins > 0 {
                 continue;
             }
             let idle = record.aliases.iter().filter_map(|&address| {

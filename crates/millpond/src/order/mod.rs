@@ -593,4 +593,6 @@ impl Order {
 }
 
 #[cfg(test)]
+pub(crate) mod clockwork;
+#[cfg(test)]
 mod tests;

@@ -269,3 +269,6 @@ impl Small {
         Ok(covered)
     }
 }
+
+#[cfg(test)]
+mod tests;
