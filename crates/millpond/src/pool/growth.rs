@@ -46,12 +46,13 @@ impl Inner {
             self.observe(Marking::Harmless);
         }
         let mut no_addresses = self.wish_for_addresses(need).err();
+        let ladder = self.ladder();
         // What the device is believed to have left; it is asked only after it has refused.
         let mut available = u64::MAX;
         loop {
             let begun = {
                 let mut state = self.lock();
-                state.begin_growth(need, self.setting.ladder(), means, available)
+                state.begin_growth(need, ladder, means, available)
             };
             match begun {
                 Ok(build) => match self.carry_out(need, build, means.awaited.is_some()) {
@@ -84,6 +85,11 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// The sizes of new handles.
+    pub(super) fn ladder(&self) -> Ladder {
+        self.setting.ladder(self.most_there_can_be())
     }
 
     /// Sees to it that there is a gap in which a range of its own can stand and grow, unless that
