@@ -14,6 +14,6 @@ mod small;
 mod space;
 
 pub use pool::{
-    AllocError, Block, BlockError, Capture, CaptureError, GraphMemory, Pool, PoolError, Request,
-    Statistics,
+    Access, AllocError, Block, BlockError, Capture, CaptureError, GraphMemory, Hazard, OrderReport,
+    Pool, PoolError, Request, Statistics,
 };

@@ -413,6 +413,7 @@ impl Inner {
 
     /// The caller's event stands for nothing that is known any more.
     pub(super) fn forget_event(&self, event: EventId) {
+        self.watch_forgotten_event(event);
         self.lock().order.forget_event(event);
         for arena in self.graphs.arenas() {
             let mut arena = arena.lock();

@@ -14,6 +14,8 @@ mod life;
 mod limits;
 mod misuse;
 mod never_wait;
+mod sanitizer;
+mod sanitizer_random;
 mod streams;
 mod uses;
 
