@@ -12,6 +12,7 @@ mod order;
 mod pages;
 mod small;
 mod space;
+mod sync;
 
 pub use pool::{
     Access, AllocError, Block, BlockError, Capture, CaptureError, GraphMemory, Hazard, OrderReport,

@@ -29,7 +29,7 @@ mod uses;
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
 pub use graphs::{Capture, CaptureError, GraphMemory};
@@ -41,6 +41,7 @@ use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, Stre
 use crate::order::{EventPool, Reasons};
 use crate::pages::Pages;
 use crate::space::{GRAIN, align_up};
+use crate::sync::{Mutex, MutexGuard};
 use graphs::Graphs;
 use sanitizer::{BlockCall, Sanitizer};
 use state::{Need, State};

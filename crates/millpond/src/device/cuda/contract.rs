@@ -307,17 +307,7 @@ impl Device for CudaDevice {
     }
 
     fn stream_order(&self, stream: StreamId) -> Option<StreamOrder> {
-        let entered = self.context.enter(Call::StreamIdentity).ok()?;
-        let get_flags = entered.driver.functions.stream_get_flags?;
-        let mut flags = 0;
-        // SAFETY: the caller has this stream from the driver; a context is current, and `flags`
-        // outlives the call.
-        let code = unsafe { get_flags(raw_stream(stream), &raw mut flags) };
-        let independent = flags & STREAM_NON_BLOCKING != 0;
-        (code == 0).then_some(match independent {
-            true => StreamOrder::Independent,
-            false => StreamOrder::WithLegacy,
-        })
+        self.order_of(stream)
     }
 
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {

@@ -41,7 +41,7 @@ mod report;
 
 use std::borrow::Cow;
 use std::panic::Location;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 pub use report::{Access, Action, Hazard, OrderReport, ReportedBlock, Site};
 
@@ -50,6 +50,7 @@ use super::uses::UseEnd;
 use super::{Block, Inner, Pool, PoolBuilder};
 use crate::device::{EventId, StreamId, StreamOrder};
 use crate::order::StreamKey;
+use crate::sync::{Mutex, MutexGuard};
 use blocks::Detector;
 use happens_before::{StreamNumber, VectorClock};
 

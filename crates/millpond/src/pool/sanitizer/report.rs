@@ -132,16 +132,22 @@ impl fmt::Display for ReportedBlock {
     }
 }
 
-impl fmt::Display for Site {
+impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.action {
+        f.write_str(match self {
             Action::Allocate => "the allocation",
             Action::Access(Access::Read) => "the read",
             Action::Access(Access::Write) => "the write",
             Action::Use => "the declared use",
             Action::EndUse => "the declared end of the use",
             Action::Free => "the free",
-        })?;
+        })
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.action.fmt(f)?;
         if let Some(stream) = self.stream {
             write!(f, " on stream {stream}")?;
         }
@@ -168,12 +174,13 @@ impl fmt::Display for OrderReport {
                 if let Some(stream) = earlier.stream {
                     write!(f, " on stream {stream}")?;
                 }
-                f.write_str(" after the latter (Pool::record_event) and let")?;
+                let earlier = earlier.action;
+                write!(f, " after {earlier} (Pool::record_event), and let ")?;
                 match later.stream {
-                    Some(stream) => write!(f, " stream {stream}")?,
-                    None => f.write_str(" the other stream")?,
+                    Some(stream) => write!(f, "stream {stream}")?,
+                    None => f.write_str("the other stream")?,
                 }
-                f.write_str(" wait for it before the former (Pool::wait_event)")?;
+                write!(f, " wait for it before {} (Pool::wait_event)", later.action)?;
             }
             Hazard::FreeNotOrderedAfterUse => {
                 write!(f, "{later} is not ordered after {earlier}; declare the use")?;

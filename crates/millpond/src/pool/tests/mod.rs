@@ -17,6 +17,7 @@ mod never_wait;
 mod sanitizer;
 mod sanitizer_random;
 mod streams;
+mod threads;
 mod uses;
 
 use std::sync::{Arc, Mutex};
