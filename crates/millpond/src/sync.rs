@@ -27,7 +27,7 @@ mod explored {
     use std::sync::atomic::Ordering;
     use std::sync::{LockResult, PoisonError, TryLockError, atomic};
 
-    use shuttle::scheduler::RandomScheduler;
+    use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 
     thread_local! {
         /// Whether this thread of the system's runs a program under shuttle: all threads of such a
@@ -35,8 +35,21 @@ mod explored {
         static EXPLORING: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Runs a program of several threads in this many random orders of its points.
+    /// Runs a program of several threads in this many random orders of its points: one half of them
+    /// changes between threads at any point, the other at few, so that a thread that stands still
+    /// is overtaken by all that another does.
     pub(crate) fn explore(orders: usize, program: impl Fn() + Send + Sync + 'static) {
+        const SEED: u64 = 0x706f_6e64;
+        const CHANGES: usize = 3;
+        let program = std::sync::Arc::new(program);
+        let half = std::sync::Arc::clone(&program);
+        let often = RandomScheduler::new_from_seed(SEED, orders / 2);
+        run(often, move || half());
+        let seldom = PctScheduler::new_from_seed(SEED, CHANGES, orders - orders / 2);
+        run(seldom, move || program());
+    }
+
+    fn run(scheduler: impl Scheduler + 'static, program: impl Fn() + Send + Sync + 'static) {
         struct Exploring;
         impl Drop for Exploring {
             fn drop(&mut self) {
@@ -45,7 +58,6 @@ mod explored {
         }
         let mut config = shuttle::Config::new();
         config.stack_size = 1 << 20;
-        let scheduler = RandomScheduler::new_from_seed(0x706f_6e64, orders);
         EXPLORING.set(true);
         let exploring = Exploring;
         shuttle::Runner::new(scheduler, config).run(program);
@@ -55,7 +67,8 @@ mod explored {
     /// Lets another thread go on, if that is what is being explored.
     pub(crate) fn point() {
         if EXPLORING.get() && !std::thread::panicking() {
-            shuttle::thread::yield_now();
+            // Any of shuttle's own operations is a point.
+            shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::Relaxed);
         }
     }
 
@@ -75,14 +88,14 @@ mod explored {
                     .map(guard)
                     .map_err(|e| PoisonError::new(guard(e.into_inner())));
             }
+            point();
             loop {
-                point();
                 match self.0.try_lock() {
                     Ok(locked) => return Ok(guard(locked)),
                     Err(TryLockError::Poisoned(error)) => {
                         return Err(PoisonError::new(guard(error.into_inner())));
                     }
-                    Err(TryLockError::WouldBlock) => {}
+                    Err(TryLockError::WouldBlock) => shuttle::thread::yield_now(),
                 }
             }
         }
