@@ -14,7 +14,10 @@ mod life;
 mod limits;
 mod misuse;
 mod never_wait;
+mod sanitizer;
+mod sanitizer_random;
 mod streams;
+mod threads;
 mod uses;
 
 use std::sync::{Arc, Mutex};
