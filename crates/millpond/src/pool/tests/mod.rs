@@ -7,6 +7,8 @@ mod gone;
 mod growing;
 mod limits;
 mod misuse;
+mod placement;
+mod small;
 mod streams;
 
 use std::sync::{Arc, Mutex};
