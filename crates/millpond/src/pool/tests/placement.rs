@@ -263,3 +263,24 @@ fn sequences_that_are_bad_for_others_stay_near_what_lives() {
         assert!(ratio <= most, "{name}: {ratio:.4}");
     }
 }
+
+#[test]
+fn an_alignment_that_few_places_have_takes_few_addresses() {
+    // Where no place is found in a reservation, the next one like it has none either.
+    for shift in [22, 30, 36, 40, 44, 46, 50, 63] {
+        let bench = Bench::new(256 * MIB);
+        let stream = bench.stream();
+        let request = crate::pool::Request::new(3 * MIB, stream).alignment(1 << shift);
+        let outcome = bench.pool.allocate_with(request);
+        if let Ok(block) = outcome {
+            assert!(block.address().is_multiple_of(1 << shift));
+        } else {
+            assert!(shift > 40, "{outcome:?}");
+        }
+        let reservations = bench.log.count(Call::Reserve);
+        assert!(reservations <= 2, "{reservations} for 2^{shift}");
+        bench.check();
+        // Other requests are none the worse for it.
+        drop(bench.allocate(3 * MIB, stream));
+    }
+}
