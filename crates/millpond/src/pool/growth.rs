@@ -112,8 +112,16 @@ impl Inner {
     fn reserve_for(&self, need: &Need) -> Result<(), Refused> {
         let granularity = self.device.capabilities().granularity;
         let alignment = need.alignment.max(granularity);
+        // An alignment beyond the granularity may move the range up by as much: with less than
+        // that there is no place for it, however many reservations there are.
+        let padding = if alignment > granularity {
+            alignment
+        } else {
+            0
+        };
         let least = need.wanted().size.checked_next_multiple_of(granularity);
-        let Some(least) = least.and_then(|least| least.checked_add(granularity)) else {
+        let least = least.and_then(|least| least.checked_add(granularity + padding));
+        let Some(least) = least else {
             return Err(Refused {
                 wall: Wall::AddressSpace,
                 error: None,
@@ -121,8 +129,9 @@ impl Inner {
         };
         let count = self.lock().backing.reservations.count().min(8) as u32;
         let wanted = (FIRST_RESERVATION << count)
-            .max(least.saturating_mul(4))
-            .next_multiple_of(granularity);
+            .max((least - padding).saturating_mul(4))
+            .saturating_add(padding);
+        let wanted = wanted - wanted % granularity;
         let mut size = wanted;
         loop {
             match self.device.reserve(size, alignment) {
