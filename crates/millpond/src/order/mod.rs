@@ -390,19 +390,34 @@ impl Order {
         }
     }
 
-    /// Bytes were freed on a stream. Gives what to record now, if anything: nothing while one
-    /// stream has the pool for itself, then a marker per 2 % of the live bytes.
+    /// Bytes were freed that a stream had used. Gives what to record now, if anything: nothing while
+    /// one stream has the pool for itself, then a marker per 2 % of the live bytes.
     pub(crate) fn freed(
         &mut self,
         stream: StreamIndex,
         bytes: u64,
         live_bytes: u64,
     ) -> Option<MarkerRequest> {
-        let alone = self.alive < 2;
-        let timeline = &mut self.timelines[stream.slot()];
-        // What is freed now may be taken back at once; what was freed before was not.
-        let wanted = !alone && timeline.unmarked >= (live_bytes / MARKER_SHARE).max(MARKER_FLOOR);
-        timeline.unmarked += bytes;
+        self.timelines[stream.slot()].unmarked += bytes;
+        self.marker_by_share(stream, live_bytes)
+    }
+
+    /// The same for bytes that only this stream used, and may take back at once: it counts them
+    /// from the next free on.
+    pub(crate) fn freed_own(
+        &mut self,
+        stream: StreamIndex,
+        bytes: u64,
+        live_bytes: u64,
+    ) -> Option<MarkerRequest> {
+        let request = self.marker_by_share(stream, live_bytes);
+        self.timelines[stream.slot()].unmarked += bytes;
+        request
+    }
+
+    fn marker_by_share(&mut self, stream: StreamIndex, live_bytes: u64) -> Option<MarkerRequest> {
+        let unmarked = self.timelines[stream.slot()].unmarked;
+        let wanted = self.alive >= 2 && unmarked >= (live_bytes / MARKER_SHARE).max(MARKER_FLOOR);
         if wanted {
             self.marker_request(stream)
         } else {

@@ -67,7 +67,7 @@ pub enum Setting {
 const MIB: u64 = 1 << 20;
 
 /// Handles that a pool can have at least.
-const HANDLES_AT_LEAST: u64 = 64;
+const HANDLES_AT_LEAST: u64 = 8;
 
 impl Setting {
     /// The sizes of new handles in a pool that can have so many bytes. Where that is little, a

@@ -43,20 +43,22 @@ impl State {
         let live = self.blocks.live_bytes();
         let early = record.ended.iter().next().is_some();
         let mut ends = record.ended;
+        let own = !early && record.users.as_slice() == [record.owner];
         let mut requests = MarkerRequests::new();
         for &stream in &record.users {
             ends.add(self.order.advance(stream));
             self.order.unname(stream);
-            requests.extend(self.order.freed(stream, record.size, live));
+            requests.extend(if own {
+                self.order.freed_own(stream, record.size, live)
+            } else {
+                self.order.freed(stream, record.size, live)
+            });
         }
         if early {
             self.order.leave_out_implied(&mut ends, &record.users);
         }
         let freed = self.backing.number_free();
-        if let Some(end) = ends.only_end()
-            && end.stream == record.owner
-            && !early
-        {
+        if own && let Some(end) = ends.only_end() {
             let parked = Parked {
                 address,
                 size: record.size,

@@ -299,6 +299,15 @@ impl Inner {
         if let Some(arena) = self.graphs.arena(id) {
             self.await_late(&arena)?;
         }
+        // What was freed on the stream can be asked after only if that is recorded now.
+        let request = {
+            let mut state = self.lock();
+            let index = state.stream(key);
+            state.order.marker_request(index)
+        };
+        if let Some(request) = request {
+            self.mark_or_leave(request);
+        }
         let capture = {
             let mut registry = self.graphs.lock();
             registry.captures += 1;
