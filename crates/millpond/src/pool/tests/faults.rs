@@ -125,7 +125,7 @@ fn putting_together_has_all_it_can_fail_at() {
     let log = bench.log.0.lock().unwrap().clone();
     let (mut open, mut handles) = (BTreeMap::new(), BTreeMap::new());
     let (mut most, mut surplus) = (0, 0);
-    for record in log.iter() {
+    for record in &log {
         match *record {
             CallRecord::Map {
                 address, handle, ..
