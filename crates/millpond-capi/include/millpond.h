@@ -463,6 +463,54 @@ millpond_status millpond_pool_free(const millpond_pool *pool, void *block);
 millpond_status millpond_pool_use(const millpond_pool *pool, void *block, void *stream);
 
 /**
+ * Says that `stream` was given all that it is ever to do with the block: its use ends with what is
+ * queued on it now, and what it is given later holds the memory no longer. The block stays live.
+ *
+ * Safe if no work that touches the block is queued on `stream` after this call, unless
+ * `millpond_pool_use` declares a new use before.
+ *
+ * Errors: `MILLPOND_NOT_A_BLOCK`, `MILLPOND_INVALID_ARGUMENT` (a null pool, or the stream does not
+ * use the block), `MILLPOND_DEVICE_FAILED`, `MILLPOND_DEVICE_LOST`.
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool; `stream` is a stream of its device.
+ */
+millpond_status millpond_pool_use_ended(const millpond_pool *pool, void *block, void *stream);
+
+/**
+ * Says that the use on `stream` ended where the event was last recorded with
+ * `millpond_pool_record_event`.
+ *
+ * Safe if all work of `stream` that touches the block was queued before that record began, and the
+ * event was recorded on `stream`, or on a stream that was made to wait for that work before.
+ *
+ * Errors: as `millpond_pool_use_ended`; `MILLPOND_INVALID_ARGUMENT` also if the event was not
+ * recorded through the pool.
+ *
+ * The caller sees to this:
+ *
+ * As `millpond_pool_use_ended`.
+ */
+millpond_status millpond_pool_use_ends_at(const millpond_pool *pool,
+                                          void *block,
+                                          void *stream,
+                                          void *event);
+
+/**
+ * Hands the block over to another stream: the stream it was allocated for, or last handed over to,
+ * is done with it, and `stream` owns it from now on. The same as `millpond_pool_use` the new owner
+ * and `millpond_pool_use_ended` on the old one.
+ *
+ * Errors: as `millpond_pool_use`.
+ *
+ * The caller sees to this:
+ *
+ * As `millpond_pool_use_ended`.
+ */
+millpond_status millpond_pool_hand_over(const millpond_pool *pool, void *block, void *stream);
+
+/**
  * Records an event on a stream, as `cuEventRecord` does, and remembers what it stands for, so
  * that memory can be used again at once across streams that the caller has ordered.
  *
@@ -535,6 +583,35 @@ millpond_status millpond_pool_synchronize(const millpond_pool *pool);
  * `pool` is null or a live pool; `stream` is a stream of its device, not destroyed yet.
  */
 millpond_status millpond_pool_stream_destroyed(const millpond_pool *pool, void *stream);
+
+/**
+ * Forbids the pool to let this stream wait: no wait is ever inserted into it, until
+ * `millpond_pool_may_wait` takes that back or the stream is destroyed. For streams whose later work
+ * others wait for in ways that the pool knows nothing of: on words in memory, or inside
+ * collectives; an inserted wait could close a circle with these.
+ *
+ * A request on such a stream gets new memory where another would wait. If there is none, it still
+ * waits on the host for memory to be completed, as the last thing before it fails.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pool), `MILLPOND_DEVICE_FAILED`,
+ * `MILLPOND_DEVICE_LOST`.
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool; `stream` is a stream of its device.
+ */
+millpond_status millpond_pool_never_wait(const millpond_pool *pool, void *stream);
+
+/**
+ * Takes `millpond_pool_never_wait` back.
+ *
+ * Errors: as `millpond_pool_never_wait`.
+ *
+ * The caller sees to this:
+ *
+ * As `millpond_pool_never_wait`.
+ */
+millpond_status millpond_pool_may_wait(const millpond_pool *pool, void *stream);
 
 /**
  * What the pool holds. `statistics->size` must be set to `sizeof(millpond_statistics)`. Looks at

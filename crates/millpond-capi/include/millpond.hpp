@@ -123,6 +123,18 @@ class block {
     void use_on(stream_ref stream) const {
         check(millpond_pool_use(pool_.get(), address_, stream.get()));
     }
+    // Says that the stream was given all that it is ever to do with the block.
+    void use_ended(stream_ref stream) const {
+        check(millpond_pool_use_ended(pool_.get(), address_, stream.get()));
+    }
+    // Says that the stream's use ended where pool::record_event last recorded the event.
+    void use_ends_at(stream_ref stream, void* event) const {
+        check(millpond_pool_use_ends_at(pool_.get(), address_, stream.get(), event));
+    }
+    // Hands the block over: its owner is done with it, and this stream owns it from now on.
+    void hand_over(stream_ref stream) const {
+        check(millpond_pool_hand_over(pool_.get(), address_, stream.get()));
+    }
     // Frees the block now. Waits for nothing.
     void reset() noexcept {
         if (address_ != nullptr) {
@@ -183,6 +195,13 @@ class pool {
     void synchronize() const { check(millpond_pool_synchronize(raw_.get())); }
     void stream_destroyed(stream_ref stream) const {
         check(millpond_pool_stream_destroyed(raw_.get(), stream.get()));
+    }
+    // No wait is ever inserted into the stream, until may_wait() takes that back.
+    void never_wait(stream_ref stream) const {
+        check(millpond_pool_never_wait(raw_.get(), stream.get()));
+    }
+    void may_wait(stream_ref stream) const {
+        check(millpond_pool_may_wait(raw_.get(), stream.get()));
     }
     // Gives back what nothing uses until at most `keep` bytes stay; gives the bytes released.
     std::uint64_t trim(std::uint64_t keep = 0) const {

@@ -209,6 +209,80 @@ pub unsafe extern "C" fn millpond_pool_use(
     })
 }
 
+/// Says that `stream` was given all that it is ever to do with the block: its use ends with what is
+/// queued on it now, and what it is given later holds the memory no longer. The block stays live.
+///
+/// Safe if no work that touches the block is queued on `stream` after this call, unless
+/// `millpond_pool_use` declares a new use before.
+///
+/// Errors: `MILLPOND_NOT_A_BLOCK`, `MILLPOND_INVALID_ARGUMENT` (a null pool, or the stream does not
+/// use the block), `MILLPOND_DEVICE_FAILED`, `MILLPOND_DEVICE_LOST`.
+///
+/// # Safety
+///
+/// `pool` is null or a live pool; `stream` is a stream of its device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_use_ended(
+    pool: *const millpond_pool,
+    block: *mut c_void,
+    stream: *mut c_void,
+) -> millpond_status {
+    call(|| {
+        // SAFETY: null, or a live pool.
+        let pool = unsafe { required(pool, "pool") }?;
+        Ok(pool.pool.use_ended(address(block), self::stream(stream))?)
+    })
+}
+
+/// Says that the use on `stream` ended where the event was last recorded with
+/// `millpond_pool_record_event`.
+///
+/// Safe if all work of `stream` that touches the block was queued before that record began, and the
+/// event was recorded on `stream`, or on a stream that was made to wait for that work before.
+///
+/// Errors: as `millpond_pool_use_ended`; `MILLPOND_INVALID_ARGUMENT` also if the event was not
+/// recorded through the pool.
+///
+/// # Safety
+///
+/// As `millpond_pool_use_ended`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_use_ends_at(
+    pool: *const millpond_pool,
+    block: *mut c_void,
+    stream: *mut c_void,
+    event: *mut c_void,
+) -> millpond_status {
+    call(|| {
+        // SAFETY: null, or a live pool.
+        let pool = unsafe { required(pool, "pool") }?;
+        let (stream, event) = (self::stream(stream), self::event(event));
+        Ok(pool.pool.use_ends_at(address(block), stream, event)?)
+    })
+}
+
+/// Hands the block over to another stream: the stream it was allocated for, or last handed over to,
+/// is done with it, and `stream` owns it from now on. The same as `millpond_pool_use` the new owner
+/// and `millpond_pool_use_ended` on the old one.
+///
+/// Errors: as `millpond_pool_use`.
+///
+/// # Safety
+///
+/// As `millpond_pool_use_ended`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_hand_over(
+    pool: *const millpond_pool,
+    block: *mut c_void,
+    stream: *mut c_void,
+) -> millpond_status {
+    call(|| {
+        // SAFETY: null, or a live pool.
+        let pool = unsafe { required(pool, "pool") }?;
+        Ok(pool.pool.hand_over(address(block), self::stream(stream))?)
+    })
+}
+
 /// Records an event on a stream, as `cuEventRecord` does, and remembers what it stands for, so
 /// that memory can be used again at once across streams that the caller has ordered.
 ///
@@ -332,6 +406,51 @@ pub unsafe extern "C" fn millpond_pool_stream_destroyed(
         // SAFETY: null, or a live pool.
         let pool = unsafe { required(pool, "pool") }?;
         Ok(pool.pool.stream_destroyed(self::stream(stream))?)
+    })
+}
+
+/// Forbids the pool to let this stream wait: no wait is ever inserted into it, until
+/// `millpond_pool_may_wait` takes that back or the stream is destroyed. For streams whose later work
+/// others wait for in ways that the pool knows nothing of: on words in memory, or inside
+/// collectives; an inserted wait could close a circle with these.
+///
+/// A request on such a stream gets new memory where another would wait. If there is none, it still
+/// waits on the host for memory to be completed, as the last thing before it fails.
+///
+/// Errors: `MILLPOND_INVALID_ARGUMENT` (a null pool), `MILLPOND_DEVICE_FAILED`,
+/// `MILLPOND_DEVICE_LOST`.
+///
+/// # Safety
+///
+/// `pool` is null or a live pool; `stream` is a stream of its device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_never_wait(
+    pool: *const millpond_pool,
+    stream: *mut c_void,
+) -> millpond_status {
+    call(|| {
+        // SAFETY: null, or a live pool.
+        let pool = unsafe { required(pool, "pool") }?;
+        Ok(pool.pool.never_wait(self::stream(stream))?)
+    })
+}
+
+/// Takes `millpond_pool_never_wait` back.
+///
+/// Errors: as `millpond_pool_never_wait`.
+///
+/// # Safety
+///
+/// As `millpond_pool_never_wait`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn millpond_pool_may_wait(
+    pool: *const millpond_pool,
+    stream: *mut c_void,
+) -> millpond_status {
+    call(|| {
+        // SAFETY: null, or a live pool.
+        let pool = unsafe { required(pool, "pool") }?;
+        Ok(pool.pool.may_wait(self::stream(stream))?)
     })
 }
 

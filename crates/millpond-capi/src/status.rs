@@ -91,6 +91,9 @@ impl From<BlockError> for Failure {
     fn from(error: BlockError) -> Failure {
         let status = match &error {
             BlockError::Device(error) => device_status(error),
+            BlockError::NotUsed { .. } | BlockError::UnknownEvent { .. } => {
+                MILLPOND_INVALID_ARGUMENT
+            }
             _ => MILLPOND_NOT_A_BLOCK,
         };
         Failure::new(status, error.to_string())

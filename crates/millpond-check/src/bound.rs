@@ -80,6 +80,18 @@ impl TestedPool for RealPool {
         Ok(self.pool.use_on(address, stream)?)
     }
 
+    fn use_ended(&self, address: u64, stream: StreamId) -> Result<(), Refusal> {
+        Ok(self.pool.use_ended(address, stream)?)
+    }
+
+    fn use_ends_at(&self, address: u64, stream: StreamId, at: EventId) -> Result<(), Refusal> {
+        Ok(self.pool.use_ends_at(address, stream, at)?)
+    }
+
+    fn hand_over(&self, address: u64, stream: StreamId) -> Result<(), Refusal> {
+        Ok(self.pool.hand_over(address, stream)?)
+    }
+
     fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
         self.pool.record_event(event, stream)
     }

@@ -21,6 +21,8 @@
 //!   before that returns. Between the two, an event recorded on the stream covers the block's
 //!   uses: they were launched before.
 //! - [`Checker::used`] is told after the pool's call, and before the block is freed.
+//! - [`Checker::use_ended`], [`Checker::use_ends_at`] and [`Checker::handed_over`] are told before
+//!   the pool is: the pool may count no later position as the use's end than stood then.
 //! - [`Checker::stream_ends`] is told before the pool is: from then on frees of blocks on the stream
 //!   need no event after them.
 
@@ -72,7 +74,10 @@ pub struct Freeing(Block);
 struct Block {
     seen: BlockSeen,
     owner: StreamRef,
+    /// The streams whose uses are not over, the owner among them.
     used_on: SmallVec<[StreamRef; 2]>,
+    /// Ends of uses that are.
+    ended: Ends,
     pieces: Pieces,
 }
 
@@ -136,6 +141,28 @@ impl Checker {
     /// Returns whether a live block begins at this address.
     pub fn used(&self, address: u64, stream: StreamId) -> bool {
         self.lock().used(address, stream)
+    }
+
+    /// The block's use on the stream is over, with what that was given up to now. Told *before* the
+    /// pool's call. Returns whether the stream used a live block that begins at this address.
+    pub fn use_ended(&self, address: u64, stream: StreamId) -> bool {
+        let mut judge = self.lock();
+        let stream = judge.order.stream(stream);
+        judge.use_ended(address, stream, None)
+    }
+
+    /// The block's use on the stream ended before the event was last recorded. Told *before* the
+    /// pool's call. Returns as [`Checker::use_ended`].
+    pub fn use_ends_at(&self, address: u64, stream: StreamId, event: EventId) -> bool {
+        let mut judge = self.lock();
+        let stream = judge.order.stream(stream);
+        judge.use_ended(address, stream, Some(event))
+    }
+
+    /// The block's owner is done with it, and this stream owns it from now on. Told *before* the
+    /// pool's call. Returns whether a live block begins at this address.
+    pub fn handed_over(&self, address: u64, stream: StreamId) -> bool {
+        self.lock().handed_over(address, stream)
     }
 
     /// The stream is about to be destroyed, and is given no more work: an event recorded on it from
@@ -250,7 +277,8 @@ impl Judge {
         let block = Block {
             seen,
             owner,
-            used_on: SmallVec::new(),
+            used_on: SmallVec::from_iter([owner]),
+            ended: Ends::new(),
             pieces,
         };
         self.take_over(block, &mut found);
@@ -312,18 +340,50 @@ impl Judge {
         let Some(block) = self.blocks.get_mut(&address) else {
             return false;
         };
-        if block.owner != stream && !block.used_on.contains(&stream) {
+        if !block.used_on.contains(&stream) {
             block.used_on.push(stream);
         }
         true
     }
 
+    fn use_ended(&mut self, address: u64, stream: StreamRef, at: Option<EventId>) -> bool {
+        let end = match at {
+            None => self.order.end_of_use(stream),
+            Some(event) => self.order.end_at(stream, event),
+        };
+        let Some(block) = self.blocks.get_mut(&address) else {
+            return false;
+        };
+        let Some(place) = block.used_on.iter().position(|user| *user == stream) else {
+            return false;
+        };
+        block.used_on.swap_remove(place);
+        block.ended.extend(end);
+        true
+    }
+
+    fn handed_over(&mut self, address: u64, stream: StreamId) -> bool {
+        let Some(block) = self.blocks.get(&address) else {
+            return false;
+        };
+        let former = block.owner;
+        let heir = self.order.stream(stream);
+        if former != heir {
+            self.use_ended(address, former, None);
+        }
+        if let Some(block) = self.blocks.get_mut(&address) {
+            block.owner = heir;
+        }
+        self.used(address, stream)
+    }
+
     fn freeing(&mut self, address: u64) -> Option<Freeing> {
         let block = self.blocks.remove(&address)?;
         self.live_bytes -= block.seen.size;
-        let streams = std::iter::once(&block.owner).chain(&block.used_on);
+        let streams = block.used_on.iter();
         let ends: Ends = streams
             .filter_map(|&stream| self.order.end_of_use(stream))
+            .chain(block.ended.iter().copied())
             .collect();
         self.memory
             .vacate(&block.pieces, &block.seen, &ends, self.order.completed());

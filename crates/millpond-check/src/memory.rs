@@ -487,7 +487,10 @@ impl Mapping {
     fn add_use(&mut self, end: End, block: &BlockSeen, completed: &Clock) {
         let same = |past: &&mut PastUse| past.end.stream == end.stream;
         if let Some(past) = self.uses.iter_mut().find(same) {
-            *past = PastUse { end, block: *block };
+            // A use may have ended long before its block was freed.
+            if past.end.position <= end.position {
+                *past = PastUse { end, block: *block };
+            }
             return;
         }
         self.uses.retain(|past| !completed.covers(past.end));

@@ -257,6 +257,18 @@ impl Order {
         })
     }
 
+    /// A use of this stream ended before the event was last recorded; `None` if all of that stream
+    /// is long complete.
+    pub(crate) fn end_at(&mut self, stream: StreamRef, event: EventId) -> Option<End> {
+        if self.reference(stream.index) != stream {
+            return None;
+        }
+        Some(End {
+            stream: stream.index,
+            position: self.covered_by(event).get(stream.index),
+        })
+    }
+
     /// What the stream's next work is ordered after.
     pub(crate) fn clock(&self, stream: StreamRef) -> &Clock {
         &self.streams[stream.index as usize].clock

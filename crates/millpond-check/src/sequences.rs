@@ -58,6 +58,24 @@ pub enum Operation {
         /// Whether the wait is made through the pool; if not, it knows nothing of it.
         told: bool,
     },
+    /// Say that one of a block's uses is over, before the block is freed.
+    EndUse {
+        /// The block.
+        block: u32,
+        /// Which of its streams.
+        stream: u32,
+        /// Whether it ends at an event, not now.
+        at_event: bool,
+    },
+    /// Hand a block over to another stream, which waits for its content, and checks it.
+    HandOver {
+        /// The block.
+        block: u32,
+        /// The stream.
+        stream: u32,
+        /// Whether the wait is made through the pool.
+        told: bool,
+    },
     /// Check a block's content on one of its streams.
     Verify {
         /// The block.
@@ -178,7 +196,7 @@ impl Sequence {
 }
 
 /// How often each kind of operation comes, in 256ths; the simplest first.
-const WEIGHTS: [u32; 11] = [92, 72, 26, 8, 14, 14, 6, 3, 5, 4, 4];
+const WEIGHTS: [u32; 13] = [86, 66, 26, 8, 14, 14, 6, 3, 5, 4, 4, 8, 4];
 
 /// The kind that a number below 256 draws; the rest draws the kind after the last.
 fn kind_of(drawn: u32) -> usize {
@@ -231,6 +249,16 @@ fn decode([kind, a, b, c]: [u32; 4], shape: &Shape) -> Operation {
         10 => Operation::ReplaceStream {
             stream: a,
             declared: !shape.undeclared || b & 1 == 0,
+        },
+        11 => Operation::EndUse {
+            block: a,
+            stream: b,
+            at_event: c & 1 > 0,
+        },
+        12 => Operation::HandOver {
+            block: a,
+            stream: b,
+            told: c & 1 == 0,
         },
         _ if shape.faults => Operation::Fault {
             after: a % 12,

@@ -39,6 +39,18 @@ pub trait TestedPool: Send + Sync {
     fn allocate(&self, size: u64, alignment: u64, stream: StreamId) -> Result<u64, Refusal>;
     fn free(&self, address: u64) -> Result<(), Refusal>;
     fn use_on(&self, address: u64, stream: StreamId) -> Result<(), Refusal>;
+    /// A pool may ignore that a use is over.
+    fn use_ended(&self, _address: u64, _stream: StreamId) -> Result<(), Refusal> {
+        Ok(())
+    }
+    /// A pool may ignore that a use is over.
+    fn use_ends_at(&self, _address: u64, _stream: StreamId, _at: EventId) -> Result<(), Refusal> {
+        Ok(())
+    }
+    /// A pool may take it for a mere use.
+    fn hand_over(&self, address: u64, stream: StreamId) -> Result<(), Refusal> {
+        self.use_on(address, stream)
+    }
     fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError>;
     fn wait_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError>;
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError>;

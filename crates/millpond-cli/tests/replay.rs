@@ -262,3 +262,136 @@ fn help_has_examples() {
     assert!(stdout(&output).contains("Examples:"));
     assert!(stdout(&output).contains("millpond replay --device sim"));
 }
+
+#[test]
+fn policies_are_replayed_beside_the_pool_and_stay_clean() {
+    let policies = "millpond,cuda-malloc,bump,buddy,slab,caching,expandable";
+    let arguments = ["--device", "sim", "--json", "--policy", policies];
+    for name in ["gnn_sampled.csv.gz", "offload_streams.ordered.csv.gz"] {
+        let output = replay(&arguments, &[trace(name)]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let objects = objects(&output);
+        let names: Vec<_> = objects.iter().map(|object| &object["policy"]).collect();
+        assert_eq!(names, policies.split(',').collect::<Vec<_>>());
+        for object in &objects {
+            assert_eq!(object["failed_allocations"], 0, "{object}");
+            assert_eq!(object["corrupt_blocks"], 0, "{object}");
+            assert_eq!(object["ops"], objects[0]["ops"]);
+            assert_eq!(object["peak_live_bytes"], objects[0]["peak_live_bytes"]);
+            assert!(number(object, "reserved_over_live") >= 1.0, "{object}");
+            assert!(number(object, "driver_ns_per_op") > 0.0, "{object}");
+        }
+        // A call for every operation, and what it takes is what lives.
+        let calls = &objects[1]["driver_calls"];
+        assert_eq!(number(&objects[1], "reserved_over_live"), 1.0);
+        assert!(number(calls, "allocate") > 4000.0, "{}", objects[1]);
+        assert!(number(&objects[6]["driver_calls"], "set_access") > 0.0);
+    }
+}
+
+#[test]
+fn policies_keep_every_byte_on_the_host() {
+    let runs = [
+        (
+            "small_full_context.pickle.gz",
+            "256MiB",
+            "1",
+            "cuda-malloc,bump,buddy,slab,caching",
+        ),
+        // Two streams, and little room: what is held is waited for.
+        (
+            "offload_streams.ordered.csv.gz",
+            "96MiB",
+            "0.05",
+            "expandable",
+        ),
+    ];
+    for (name, size, scale, policies) in runs {
+        let arguments = [
+            "--device-size",
+            size,
+            "--scale",
+            scale,
+            "--seed",
+            "5",
+            "--json",
+            "--policy",
+            policies,
+        ];
+        let output = replay(&arguments, &[trace(name)]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let objects = objects(&output);
+        assert_eq!(objects.len(), policies.split(',').count());
+        for object in &objects {
+            assert_eq!(object["corrupt_blocks"], 0, "{object}");
+            assert_eq!(object["failed_allocations"], 0, "{object}");
+        }
+    }
+}
+
+#[test]
+fn a_policy_can_be_repeated_and_its_smallest_limit_found() {
+    let arguments = ["--device", "sim", "--json", "--policy", "expandable"];
+    let traces = [trace("small_full_context.pickle.gz")];
+    let output = replay(&[&arguments[..], &["--repeat", "2"]].concat(), &traces);
+    let [first, second] = &objects(&output)[..] else {
+        panic!("{}", stderr(&output))
+    };
+    assert_eq!(
+        (&first["repetition"], &second["repetition"]),
+        (&1.into(), &2.into())
+    );
+    assert_eq!(second["driver_calls"]["create"], 0, "{second}");
+    let output = replay(&[&arguments[..], &["--min-limit"]].concat(), &traces);
+    let [object] = &objects(&output)[..] else {
+        panic!("{}", stderr(&output))
+    };
+    let limit = number(object, "min_limit_bytes");
+    assert!(limit <= number(object, "peak_reserved_bytes"), "{object}");
+    assert!(limit >= number(object, "peak_live_bytes"), "{object}");
+}
+
+#[test]
+fn a_table_of_policies_names_them_and_an_unknown_one_is_refused() {
+    let policies = ["--device", "sim", "--policy", "millpond,caching"];
+    let output = replay(&policies, &[trace("small_full_context.pickle.gz")]);
+    let table = stdout(&output);
+    for word in ["policy", "driver ms", "millpond", "caching"] {
+        assert!(table.contains(word), "{table}");
+    }
+    let output = replay(&["--policy", "arena"], &[trace("gnn_sampled.csv.gz")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("expandable"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn the_setting_trades_handles_for_memory_and_is_said() {
+    let figures = |setting: &str| {
+        let arguments = ["--device", "sim", "--json", "--setting", setting];
+        let output = replay(&arguments, &[trace("gnn_sampled.csv.gz")]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let object = objects(&output).remove(0);
+        assert_eq!(object["setting"], setting);
+        let calls = &object["driver_calls"];
+        (number(calls, "create"), number(calls, "map"))
+    };
+    let settings = ["plentiful", "fast", "balanced", "tight"].map(figures);
+    for pair in settings.windows(2) {
+        assert!(
+            pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1,
+            "{settings:?}"
+        );
+    }
+    let arguments = ["--device", "sim", "--json", "--policy", "millpond,caching"];
+    let output = replay(&arguments, &[trace("small_full_context.pickle.gz")]);
+    let objects = objects(&output);
+    assert_eq!(objects[0]["setting"], "balanced");
+    assert_eq!(objects[1]["setting"], Value::Null);
+    let output = replay(&["--setting", "loose"], &[trace("gnn_sampled.csv.gz")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("tight"), "{}", stderr(&output));
+}

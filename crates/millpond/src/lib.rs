@@ -12,5 +12,9 @@ mod order;
 mod pages;
 mod small;
 mod space;
+mod sync;
 
-pub use pool::{AllocError, Block, BlockError, Pool, PoolError, Request, Statistics};
+pub use pool::{
+    Access, AllocError, Block, BlockError, Capture, CaptureError, GraphMemory, Hazard, OrderReport,
+    Pool, PoolError, Request, Statistics,
+};

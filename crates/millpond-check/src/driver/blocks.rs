@@ -14,9 +14,11 @@ pub(super) struct Block {
     pub(super) number: u64,
     pub(super) address: u64,
     pub(super) size: u64,
-    /// The stream it was asked for on.
+    /// The stream it was asked for on, where its content comes from.
+    pub(super) origin: Incarnation,
+    /// The stream that it was last handed over to.
     pub(super) owner: Incarnation,
-    /// Further streams that use it.
+    /// The streams whose uses are not over.
     pub(super) users: Vec<Incarnation>,
     /// Whether its content was queued.
     pub(super) filled: bool,
@@ -45,8 +47,9 @@ impl Blocks {
             number: self.numbers.fetch_add(1, Ordering::Relaxed),
             address,
             size,
+            origin: owner,
             owner,
-            users: Vec::new(),
+            users: vec![owner],
             filled: false,
             findings: Findings::new(),
         }

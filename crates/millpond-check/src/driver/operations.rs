@@ -36,6 +36,16 @@ impl<P: TestedPool> Run<'_, P> {
                 stream,
                 told,
             } => self.with_block(block, |block| self.use_on(thread, block, stream, told)),
+            Operation::EndUse {
+                block,
+                stream,
+                at_event,
+            } => self.with_block(block, |block| self.end_use(thread, block, stream, at_event)),
+            Operation::HandOver {
+                block,
+                stream,
+                told,
+            } => self.with_block(block, |block| self.hand_over(thread, block, stream, told)),
             Operation::Verify { block, stream } => {
                 self.with_block(block, |block| self.verify_somewhere(thread, block, stream))
             }
@@ -123,7 +133,7 @@ impl<P: TestedPool> Run<'_, P> {
 
     /// Checks a block that was taken by this choice on all its streams, and frees it.
     pub(super) fn free(&self, thread: usize, choice: u32, block: Block) -> Result<bool, Failure> {
-        for stream in std::iter::once(&block.owner).chain(&block.users) {
+        for stream in &block.users {
             self.verify_on(thread, &block, *stream)?;
         }
         let checker = &self.driver.checker;
@@ -175,10 +185,9 @@ impl<P: TestedPool> Run<'_, P> {
     }
 
     fn verify_somewhere(&self, thread: usize, block: &Block, choice: u32) -> Result<bool, Failure> {
-        let index = choice as usize % (block.users.len() + 1);
-        let mut streams = std::iter::once(&block.owner).chain(&block.users);
-        match streams.nth(index) {
-            Some(&stream) => self.verify_on(thread, block, stream).map(|()| true),
+        let index = (choice as usize).checked_rem(block.users.len());
+        match index.map(|index| block.users[index]) {
+            Some(stream) => self.verify_on(thread, block, stream).map(|()| true),
             None => Ok(true),
         }
     }
@@ -204,10 +213,10 @@ impl<P: TestedPool> Run<'_, P> {
         told: bool,
     ) -> Result<bool, Failure> {
         let slot = self.streams.slot(stream, thread);
-        let (target, owner) = self.streams.hold_both(slot, block.owner.slot);
-        let owner = owner.as_deref().unwrap_or(&target);
-        let known = target.is == block.owner || block.users.contains(&target.is);
-        if !known && !self.order_after(thread, block, owner, target.stream, told)? {
+        let (target, origin) = self.streams.hold_both(slot, block.origin.slot);
+        let origin = origin.as_deref().unwrap_or(&target);
+        let known = target.is == block.origin || block.users.contains(&target.is);
+        if !known && !self.order_after(thread, block, origin, target.stream, told)? {
             return Ok(false);
         }
         match self.pool.use_on(block.address, target.stream) {
@@ -220,10 +229,97 @@ impl<P: TestedPool> Run<'_, P> {
             return Err(Failure::Books(lost));
         }
         self.used.fetch_add(1, Ordering::Relaxed);
-        if !known {
+        if !block.users.contains(&target.is) {
             block.users.push(target.is);
         }
         self.verify(block, target.stream).map(|()| true)
+    }
+
+    /// Ends one of a block's uses, now or at an event. What was made to fail is asked again: the
+    /// checker is told first, and the use is over in any case.
+    fn end_use(
+        &self,
+        thread: usize,
+        block: &mut Block,
+        choice: u32,
+        at_event: bool,
+    ) -> Result<bool, Failure> {
+        let Some(index) = (choice as usize).checked_rem(block.users.len()) else {
+            return Ok(true);
+        };
+        let user = block.users[index];
+        if !self.streams.reaches(thread, user.slot) {
+            return Ok(true);
+        }
+        let occupant = self.streams.hold(user.slot);
+        if occupant.is != user {
+            return Ok(true);
+        }
+        self.verify(block, occupant.stream)?;
+        let (address, stream) = (block.address, occupant.stream);
+        let checker = &self.driver.checker;
+        let event = at_event.then(|| self.streams.thread_events(thread).told);
+        if let Some(event) = event
+            && !self.excuse(self.pool.record_event(event, stream))?
+        {
+            return Ok(false);
+        }
+        let known = match event {
+            None => checker.use_ended(address, stream),
+            Some(event) => checker.use_ends_at(address, stream, event),
+        };
+        if !known {
+            let lost = format!("the checker does not know the use of {address:#x}");
+            return Err(Failure::Books(lost));
+        }
+        self.until_done(|| match event {
+            None => self.pool.use_ended(address, stream),
+            Some(event) => self.pool.use_ends_at(address, stream, event),
+        })?;
+        block.users.swap_remove(index);
+        Ok(true)
+    }
+
+    /// Hands a block over to a stream that comes after its content.
+    fn hand_over(
+        &self,
+        thread: usize,
+        block: &mut Block,
+        stream: u32,
+        told: bool,
+    ) -> Result<bool, Failure> {
+        let slot = self.streams.slot(stream, thread);
+        let (target, origin) = self.streams.hold_both(slot, block.origin.slot);
+        let origin = origin.as_deref().unwrap_or(&target);
+        let known = target.is == block.origin || block.users.contains(&target.is);
+        if !known && !self.order_after(thread, block, origin, target.stream, told)? {
+            return Ok(false);
+        }
+        let (address, heir) = (block.address, target.stream);
+        if !self.driver.checker.handed_over(address, heir) {
+            let lost = format!("the checker does not know {address:#x}");
+            return Err(Failure::Books(lost));
+        }
+        self.until_done(|| self.pool.hand_over(address, heir))?;
+        let former = std::mem::replace(&mut block.owner, target.is);
+        block.users.retain(|user| *user != former);
+        if !block.users.contains(&target.is) {
+            block.users.push(target.is);
+        }
+        self.verify(block, heir).map(|()| true)
+    }
+
+    /// Asks again for what was made to fail.
+    fn until_done(&self, mut call: impl FnMut() -> Result<(), Refusal>) -> Result<(), Failure> {
+        loop {
+            match call() {
+                Ok(()) => return Ok(()),
+                Err(Refusal::Device(error)) => {
+                    self.excuse(Err(error))?;
+                }
+                Err(refusal) => return Err(refused(refusal)),
+            }
+        }
     }
 
     /// Makes a stream wait for a block's content. Whether it does.
@@ -231,20 +327,20 @@ impl<P: TestedPool> Run<'_, P> {
         &self,
         thread: usize,
         block: &Block,
-        owner: &Occupant,
+        origin: &Occupant,
         waiter: StreamId,
         told: bool,
     ) -> Result<bool, Failure> {
-        if !self.streams.reaches(thread, block.owner.slot) {
+        if !self.streams.reaches(thread, block.origin.slot) {
             return Ok(false);
         }
-        let event = if owner.is == block.owner {
+        let event = if origin.is == block.origin {
             let events = self.streams.thread_events(thread);
             let (event, recorded) = if told {
-                let recorded = self.pool.record_event(events.told, owner.stream);
+                let recorded = self.pool.record_event(events.told, origin.stream);
                 (events.told, recorded)
             } else {
-                let recorded = self.device().record_event(events.untold, owner.stream);
+                let recorded = self.device().record_event(events.untold, origin.stream);
                 (events.untold, recorded)
             };
             if !self.excuse(recorded)? {
@@ -252,7 +348,7 @@ impl<P: TestedPool> Run<'_, P> {
             }
             event
         } else {
-            match self.streams.departed(block.owner) {
+            match self.streams.departed(block.origin) {
                 Some(event) => event,
                 None => return Ok(false),
             }

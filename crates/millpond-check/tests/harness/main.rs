@@ -91,6 +91,11 @@ fn forgotten_uses_are_found() {
 }
 
 #[test]
+fn ends_taken_for_completions_are_found() {
+    assert_eq!(broken(&found(Bug::EndsEarly)), Rule::StreamOrder);
+}
+
+#[test]
 fn unmapping_in_use_is_found() {
     assert_eq!(broken(&found(Bug::UnmapsEarly)), Rule::NotInUse);
 }

@@ -17,6 +17,8 @@ pub(crate) enum Bug {
     IgnoresOrder,
     /// Uses on further streams are forgotten.
     ForgetsUses,
+    /// A use that is over is taken for one that is complete.
+    EndsEarly,
     /// Memory is given back while it may be in use.
     UnmapsEarly,
     /// Blocks overlap their neighbours.
@@ -246,6 +248,16 @@ impl TestedPool for NaivePool {
         };
         if self.bug != Bug::ForgetsUses {
             extent.streams.push(stream);
+        }
+        Ok(())
+    }
+
+    fn use_ended(&self, address: u64, stream: StreamId) -> Result<(), Refusal> {
+        let mut state = self.lock();
+        if self.bug == Bug::EndsEarly
+            && let Some((extent, _)) = state.live.get_mut(&address)
+        {
+            extent.streams.retain(|user| *user != stream);
         }
         Ok(())
     }

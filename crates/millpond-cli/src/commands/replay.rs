@@ -1,17 +1,22 @@
 //! `millpond replay`: recordings of real jobs against the pool.
 
 use std::fmt::Display;
+use std::fs;
 use std::io::{self, Write};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use millpond::device::CudaDevice;
-use millpond::pool::Waits;
+use millpond::pool::{Setting, Waits};
 
 use crate::device::DeviceName;
-use crate::replay::{self, Outcome, PoolSettings, Progress, ReplayError, Scale, Settings, prepare};
+use crate::replay::{
+    self, Outcome, PolicyChoice, PoolSettings, Prepared, Progress, Recorder, ReplayError, Scale,
+    Settings, prepare,
+};
 use crate::size::ByteSize;
 
 /// Replay recordings of real jobs against the pool.
@@ -49,10 +54,26 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     limit: Option<ByteSize>,
 
+    /// How dear memory is against the driver's time: how large the pool's handles are, and how much
+    /// it may have beyond what was ever live before it maps together what is free.
+    #[arg(long, value_enum, default_value_t)]
+    setting: SettingArg,
+
     /// What the pool does when nothing free may be used by the asking stream yet, but something
     /// could after a wait that it inserts there.
     #[arg(long, value_enum, default_value_t)]
     waits: WaitsArg,
+
+    /// Whose rules decide where blocks go and what is kept: `millpond`, this pool; or, to compare
+    /// with, `cuda-malloc`, `bump`, `buddy`, `slab`, `caching` and `expandable` (PyTorch's
+    /// allocator without and with expandable segments). Several are replayed one after the other.
+    #[arg(
+        long,
+        value_name = "A,B,...",
+        value_delimiter = ',',
+        default_value = "millpond"
+    )]
+    policy: Vec<PolicyChoice>,
 
     /// Play the recording N times with the same pool, each time when the device is done with the
     /// one before; one row, or JSON object, for each. What is reserved then counts from what the
@@ -65,6 +86,11 @@ pub(crate) struct ReplayArgs {
     /// without a limit.
     #[arg(long, conflicts_with_all = ["limit", "repeat"])]
     min_limit: bool,
+
+    /// Draw the address space over time into this file, as an SVG: mapped memory, and on it the
+    /// blocks, from the first operation to the last. For one recording and one policy.
+    #[arg(long, value_name = "FILE.svg", conflicts_with = "min_limit")]
+    draw: Option<PathBuf>,
 
     /// Hold the streams of the device `host` back at random, by this seed. On other devices it
     /// changes nothing.
@@ -79,6 +105,31 @@ pub(crate) struct ReplayArgs {
     /// No progress bar and no notes; errors are still printed.
     #[arg(long)]
     quiet: bool,
+}
+
+/// [`Setting`], as people choose it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, ValueEnum)]
+enum SettingArg {
+    /// Memory is plentiful: few large handles, and 3 % or 64 MiB more than was ever live.
+    Plentiful,
+    /// Half as many handles as balanced.
+    Fast,
+    /// Handles of 8 to 256 MiB, and 1 % or 8 MiB more than was ever live.
+    #[default]
+    Balanced,
+    /// Twice as many handles as balanced.
+    Tight,
+}
+
+impl From<SettingArg> for Setting {
+    fn from(setting: SettingArg) -> Setting {
+        match setting {
+            SettingArg::Plentiful => Setting::Plentiful,
+            SettingArg::Fast => Setting::Fast,
+            SettingArg::Balanced => Setting::Balanced,
+            SettingArg::Tight => Setting::Tight,
+        }
+    }
 }
 
 /// [`Waits`], as people choose them.
@@ -117,16 +168,23 @@ Examples:
       In how much does it fit?
   millpond replay --device sim --repeat 5 traces/gnn_sampled.csv.gz
       What is left to do for the driver when the pool has seen the job before.
+  millpond replay --device sim --setting tight traces/gnn_sampled.csv.gz
+      How much memory smaller handles save, and what they cost in driver calls.
   millpond replay --device sim --waits memory-first traces/*.ordered.csv.gz
       What memory can be saved if streams may be held up, and by how much they are.
+  millpond replay --device sim --policy millpond,caching,expandable traces/gnn_sampled.csv.gz
+      What others would need for the same job, beside the pool.
+  millpond replay --device sim --draw gnn.svg traces/gnn_sampled.csv.gz
+      Where the blocks were, and which memory is mapped at several addresses.
   millpond replay --scale 1 traces/gnn_sampled.csv.gz
       The same at full size, in half of the free memory; this takes minutes.
   millpond replay --device-size 256MiB --seed 7 traces/offload_streams.ordered.csv.gz
       Small enough for any machine, with streams that overtake each other.
 
 Time: `host ns/op` is the pool's own (on sim, that of the whole loop, device included), `driver
-ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release): by the
-clock on host and cuda:N, by the table of measured costs on sim. Taking the pool down is not counted.
+ns/op` that of the calls counted under `calls` (create, map, set access, unmap, release, and
+those for plain memory), in ns and in all in ms: by the clock on host and cuda:N, by the table of
+measured costs on sim. Taking the pool down is not counted, nor is waiting for the device.
 
 Waits: `waits` are those that the pool inserted into streams (in JSON `waits_inserted`, beside
 `events_recorded` and `event_queries`). `delay` (`final_delay_share`) is how much later the job's
@@ -147,6 +205,12 @@ Environment: MILLPOND_LOG=debug shows on standard error what the pool itself has
 
 /// Runs the command.
 pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
+    if args.draw.is_some() && (args.traces.len(), args.policy.len()) != (1, 1) {
+        let message = "--draw takes one recording and one policy: a picture shows one replay";
+        // If nobody can be told, the exit code still tells.
+        let _ = writeln!(io::stderr().lock(), "error: {message}");
+        return ExitCode::from(2);
+    }
     // An open device's context lives on from one recording to the next.
     let _kept_open = match args.device {
         DeviceName::Cuda(_) if args.device_size.is_some() => {
@@ -171,7 +235,9 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
         scale: args.scale,
         pool: PoolSettings {
             limit: args.limit.map(|size| size.0),
+            setting: args.setting.into(),
             waits: args.waits.into(),
+            policy: PolicyChoice::Millpond,
         },
         seed: args.seed,
         repeat: args.repeat,
@@ -180,20 +246,30 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     let mut outcomes = Vec::new();
     let mut clean = true;
     for path in &args.traces {
-        match replay_one(path, args, &settings) {
-            Ok(replayed) => {
-                for outcome in &replayed {
-                    clean &= outcome.is_clean();
-                    report_findings(path, outcome);
-                    if args.json && !print_json(outcome) {
-                        return ExitCode::FAILURE;
-                    }
-                }
-                outcomes.extend(replayed);
-            }
+        let prepared = match prepare_one(path, args, &settings) {
+            Ok(prepared) => prepared,
             Err(error) => {
                 clean = false;
                 complain("error", path, error);
+                continue;
+            }
+        };
+        for &policy in &args.policy {
+            match replay_one(&prepared, policy, args) {
+                Ok(replayed) => {
+                    for outcome in &replayed {
+                        clean &= outcome.is_clean();
+                        report_findings(path, outcome);
+                        if args.json && !print_json(outcome) {
+                            return ExitCode::FAILURE;
+                        }
+                    }
+                    outcomes.extend(replayed);
+                }
+                Err(error) => {
+                    clean = false;
+                    complain("error", path, error);
+                }
             }
         }
     }
@@ -210,16 +286,16 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     }
 }
 
-fn replay_one(
+fn prepare_one(
     path: &Path,
     args: &ReplayArgs,
     settings: &Settings,
-) -> Result<Vec<Outcome>, ReplayError> {
+) -> Result<Prepared, ReplayError> {
     let mut trace = millpond_trace::read_path(path)?;
     let notes = std::mem::take(&mut trace.notes);
     let prepared = prepare(trace, settings)?;
     if args.quiet {
-        return prepared.replay(&Progress::hidden());
+        return Ok(prepared);
     }
     for note in notes {
         complain("note", path, note);
@@ -233,8 +309,31 @@ fn replay_one(
         let note = format!("{note}: replayed at scale {scale}");
         complain("note", path, note);
     }
-    let progress = Progress::new(prepared.name(), prepared.steps());
-    prepared.replay(&progress)
+    Ok(prepared)
+}
+
+fn replay_one(
+    prepared: &Prepared,
+    policy: PolicyChoice,
+    args: &ReplayArgs,
+) -> Result<Vec<Outcome>, ReplayError> {
+    let progress = if args.quiet {
+        Progress::hidden()
+    } else {
+        Progress::new(prepared.name(), prepared.steps())
+    };
+    let Some(picture) = &args.draw else {
+        return prepared.replay(policy, None, &progress);
+    };
+    let recorder = Arc::new(Recorder::default());
+    let outcomes = prepared.replay(policy, Some(&recorder), &progress)?;
+    let described = outcomes.first().map(Outcome::description);
+    let drawn = recorder.draw(&described.unwrap_or_default());
+    fs::write(picture, drawn).map_err(|error| ReplayError::Picture {
+        path: picture.clone(),
+        error,
+    })?;
+    Ok(outcomes)
 }
 
 fn report_findings(path: &Path, outcome: &Outcome) {

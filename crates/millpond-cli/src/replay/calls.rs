@@ -13,11 +13,16 @@ pub(crate) struct DriverCalls {
     pub(crate) set_access: u64,
     pub(crate) unmap: u64,
     pub(crate) release: u64,
+    /// Of plain memory.
+    pub(crate) allocate: u64,
+    /// Of plain memory.
+    pub(crate) free: u64,
 }
 
 impl DriverCalls {
     pub(crate) fn total(&self) -> u64 {
-        self.create + self.map + self.set_access + self.unmap + self.release
+        let mapped = self.create + self.map + self.set_access + self.unmap + self.release;
+        mapped + self.allocate + self.free
     }
 
     fn since(self, before: DriverCalls) -> DriverCalls {
@@ -27,6 +32,8 @@ impl DriverCalls {
             set_access: self.set_access - before.set_access,
             unmap: self.unmap - before.unmap,
             release: self.release - before.release,
+            allocate: self.allocate - before.allocate,
+            free: self.free - before.free,
         }
     }
 }
@@ -60,6 +67,8 @@ pub(super) struct CallCounter {
     set_access: AtomicU64,
     unmap: AtomicU64,
     release: AtomicU64,
+    allocate: AtomicU64,
+    free: AtomicU64,
     driver_ns: AtomicU64,
     other_ns: AtomicU64,
 }
@@ -75,6 +84,8 @@ impl CallCounter {
                 set_access: get(&self.set_access),
                 unmap: get(&self.unmap),
                 release: get(&self.release),
+                allocate: get(&self.allocate),
+                free: get(&self.free),
             },
             driver_ns: get(&self.driver_ns),
             other_ns: get(&self.other_ns),
@@ -90,6 +101,8 @@ impl Observer for CallCounter {
             Call::SetAccess => Some(&self.set_access),
             Call::Unmap => Some(&self.unmap),
             Call::Release => Some(&self.release),
+            Call::Allocate => Some(&self.allocate),
+            Call::Free => Some(&self.free),
             _ => None,
         };
         let time = match counter {

@@ -1,7 +1,11 @@
 //! Why a recording could not be replayed to its end.
 
+use std::io;
+use std::path::PathBuf;
+
 use millpond::device::DeviceError;
 use millpond::{BlockError, PoolError};
+use millpond_policies::{PolicyError, PolicyName};
 use millpond_trace::TraceError;
 
 use super::sim::Figures;
@@ -37,4 +41,11 @@ pub(crate) enum ReplayError {
     },
     #[error("the pool did not give everything back, which is a bug in millpond: {0}")]
     LeftBehind(String),
+    #[error("the picture could not be written to {}: {error}", path.display())]
+    Picture { path: PathBuf, error: io::Error },
+    #[error("the policy {policy} failed, and the replay ends there: {error}")]
+    Policy {
+        policy: PolicyName,
+        error: PolicyError,
+    },
 }

@@ -1,18 +1,21 @@
 //! A recording of a real job, replayed against the pool on a device.
 //!
 //! - [`workload`]: a recording made ready; [`timeline`]: what the device did meanwhile.
-//! - [`session`]: the job and its pool; [`sim`] and [`real`]: what goes along with it;
+//! - [`session`]: the job; [`allocator`]: its pool, or another's policy to compare; [`sim`] and [`real`]: what goes along with it;
 //!   [`delay`]: what inserted waits cost; [`min_limit`]: how little memory would do.
 //! - [`calls`]: counts driver calls; [`outcome`]: what comes of it; [`findings`]: what goes wrong;
 //!   [`error`]: why there is no outcome.
+//! - [`picture`]: the address space over time, as an SVG.
 //! - [`progress`]: a bar for the impatient.
 
+mod allocator;
 mod calls;
 mod delay;
 mod error;
 mod findings;
 mod min_limit;
 mod outcome;
+mod picture;
 mod progress;
 mod real;
 mod session;
@@ -21,14 +24,16 @@ mod timeline;
 mod workload;
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use millpond::device::HostDevice;
 use millpond_trace::Trace;
 
+pub(crate) use allocator::{PolicyChoice, PoolSettings};
 pub(crate) use error::ReplayError;
 pub(crate) use outcome::{Outcome, table};
+pub(crate) use picture::Recorder;
 pub(crate) use progress::Progress;
-pub(crate) use session::PoolSettings;
 pub(crate) use workload::Scale;
 
 use crate::device::DeviceName;
@@ -166,12 +171,27 @@ impl Prepared {
         self.repeat.map_or(1, NonZeroU32::get)
     }
 
-    /// Replays it; gives an outcome for each repetition.
-    pub(crate) fn replay(&self, progress: &Progress) -> Result<Vec<Outcome>, ReplayError> {
+    /// Replays it with this policy; gives an outcome for each repetition. The recorder, if there is
+    /// one, sees all of it.
+    pub(crate) fn replay(
+        &self,
+        policy: PolicyChoice,
+        recorder: Option<&Arc<Recorder>>,
+        progress: &Progress,
+    ) -> Result<Vec<Outcome>, ReplayError> {
         let (workload, repetitions) = (&self.workload, self.repetitions());
+        let settings = PoolSettings {
+            policy,
+            ..self.pool
+        };
         let mut outcomes = match &self.target {
-            Target::Sim(memory) => sim::run(workload, *memory, self.pool, repetitions, progress)?,
-            Target::Real(device) => real::run(workload, device, self.pool, repetitions, progress)?,
+            Target::Sim(memory) => {
+                let recorder = recorder.map(Arc::clone);
+                sim::run(workload, *memory, settings, repetitions, recorder, progress)?
+            }
+            Target::Real(device) => {
+                real::run(workload, device, settings, repetitions, recorder, progress)?
+            }
         };
         if self.repeat.is_some() {
             for (outcome, number) in outcomes.iter_mut().zip(1..) {
@@ -181,7 +201,7 @@ impl Prepared {
         if self.min_limit
             && let Some(outcome) = outcomes.first_mut()
         {
-            outcome.min_limit_bytes = Some(self.min_limit_after(outcome, progress)?);
+            outcome.min_limit_bytes = Some(self.min_limit_after(outcome, settings, progress)?);
         }
         Ok(outcomes)
     }
@@ -190,6 +210,7 @@ impl Prepared {
     fn min_limit_after(
         &self,
         unlimited: &Outcome,
+        unlimited_settings: PoolSettings,
         progress: &Progress,
     ) -> Result<Option<u64>, ReplayError> {
         if unlimited.failed_allocations > 0 {
@@ -198,7 +219,7 @@ impl Prepared {
         let completes = |limit: u64| {
             let settings = PoolSettings {
                 limit: Some(limit),
-                ..self.pool
+                ..unlimited_settings
             };
             progress.expect_more(self.workload.steps.len());
             match &self.target {

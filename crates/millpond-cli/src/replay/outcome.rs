@@ -3,6 +3,7 @@
 use comfy_table::{CellAlignment, ColumnConstraint, Table, presets};
 use serde::Serialize;
 
+use super::allocator::PolicyChoice;
 use super::calls::{CallTotals, DriverCalls};
 use super::findings::Findings;
 use super::session::Tally;
@@ -16,6 +17,8 @@ pub(crate) struct Outcome {
     pub(crate) trace: String,
     pub(crate) device: String,
     pub(crate) policy: &'static str,
+    /// The pool's; `None` for other policies.
+    pub(crate) setting: Option<&'static str>,
     /// By what the sizes were multiplied, where it is not 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) scale: Option<f64>,
@@ -62,7 +65,8 @@ impl Outcome {
         Outcome {
             trace: workload.name.clone(),
             device: device.to_string(),
-            policy: "millpond",
+            policy: tally.settings.policy.as_str(),
+            setting: tally.settings.setting_name(),
             scale: workload.scale_if_scaled(),
             repetition: None,
             ops,
@@ -84,6 +88,24 @@ impl Outcome {
         }
     }
 
+    /// What was replayed, and how much memory that took, in one line.
+    pub(crate) fn description(&self) -> String {
+        let setting = self
+            .setting
+            .map_or_else(String::new, |name| format!(" ({name})"));
+        let scale = self
+            .scale
+            .map_or_else(String::new, |scale| format!(" at scale {scale}"));
+        format!(
+            "{}{scale} on {}, {}{setting}: {} live at most, {} reserved",
+            self.trace,
+            self.device,
+            self.policy,
+            ByteSize(self.peak_live_bytes),
+            ByteSize(self.peak_reserved_bytes),
+        )
+    }
+
     /// Whether nothing failed and nothing was corrupt.
     pub(crate) fn is_clean(&self) -> bool {
         self.failed_allocations == 0 && self.corrupt_blocks == 0
@@ -103,7 +125,12 @@ fn per_op(nanoseconds: u64, ops: u64) -> f64 {
 /// The table of several replays.
 pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     let scaled = outcomes.iter().any(|outcome| outcome.scale.is_some());
+    let ours = PolicyChoice::Millpond.as_str();
+    let compared = outcomes.iter().any(|outcome| outcome.policy != ours);
     let mut header = vec!["trace"];
+    if compared {
+        header.push("policy");
+    }
     if scaled {
         header.push("scale");
     }
@@ -120,9 +147,11 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
         "ratio",
         "host ns/op",
         "driver ns/op",
-        "calls",
-        "waits",
     ]);
+    if compared {
+        header.push("driver ms");
+    }
+    header.extend(["calls", "waits"]);
     let delays = outcomes
         .iter()
         .any(|outcome| outcome.final_delay_share.is_some());
@@ -140,6 +169,9 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     table.set_header(header);
     for outcome in outcomes {
         let mut row = vec![outcome.trace.clone()];
+        if compared {
+            row.push(outcome.policy.to_owned());
+        }
         if scaled {
             row.push(outcome.scale.unwrap_or(1.0).to_string());
         }
@@ -157,6 +189,12 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
                 .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
             format!("{:.0}", outcome.host_ns_per_op),
             format!("{:.0}", outcome.driver_ns_per_op),
+        ]);
+        if compared {
+            let driver_ms = outcome.driver_ns_per_op * outcome.ops as f64 / 1e6;
+            row.push(format!("{driver_ms:.1}"));
+        }
+        row.extend([
             outcome.driver_calls.total().to_string(),
             outcome.waits_inserted.to_string(),
         ]);
@@ -174,7 +212,7 @@ pub(crate) fn table(outcomes: &[Outcome]) -> Table {
     }
     for column in table.column_iter_mut() {
         column.set_constraint(ColumnConstraint::ContentWidth);
-        if column.index > 0 {
+        if column.index > usize::from(compared) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }

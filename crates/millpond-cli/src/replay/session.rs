@@ -1,4 +1,4 @@
-//! A job and its pool: makes the calls that a recording says, one after the other.
+//! A job and what serves it: makes the calls that a recording says, one after the other.
 //!
 //! What else belongs to a replay (how far the device is, what lies in the blocks, who watches) is
 //! a [`Companion`]'s.
@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use millpond::device::{Device, EventId, StreamId, StreamOrder};
-use millpond::pool::Waits;
-use millpond::{Pool, Statistics};
 use millpond_trace::{Op, Step};
 
+use super::allocator::{Counts, JobAllocator, PoolSettings};
 use super::error::ReplayError;
 use super::findings::Findings;
+use super::picture::Recorder;
 use super::progress::Progress;
-use super::workload::Workload;
+use super::workload::{Workload, is_operation};
 
 /// Steps between two looks at the progress bar.
 const CHUNK: usize = 1 << 13;
@@ -43,7 +43,8 @@ pub(super) trait Companion {
     const TIMES_CALLS: bool;
 
     /// Before each step.
-    fn before(&mut self, pool: &Pool, index: usize, step: &Step) -> Result<(), ReplayError>;
+    fn before(&mut self, pool: &JobAllocator, index: usize, step: &Step)
+    -> Result<(), ReplayError>;
     /// The pool handed out a block.
     fn allocated(&mut self, block: LiveBlock) -> Result<(), ReplayError>;
     /// The pool was told that the block is used on a further stream.
@@ -54,17 +55,10 @@ pub(super) trait Companion {
     fn freeing(&mut self, block: LiveBlock) -> Result<(), ReplayError>;
 }
 
-/// How the job's pool is built.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct PoolSettings {
-    /// Bytes that the pool may take; without it, everything.
-    pub(crate) limit: Option<u64>,
-    pub(crate) waits: Waits,
-}
-
 /// What the pool did in one repetition of the job. Sizes are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tally {
+    pub(super) settings: PoolSettings,
     pub(super) failed_allocations: u64,
     pub(super) peak_live: u64,
     pub(super) peak_reserved: u64,
@@ -76,15 +70,18 @@ pub(super) struct Tally {
 /// See the [module](self).
 pub(super) struct Session<'a> {
     workload: &'a Workload,
-    pool: Pool,
+    settings: PoolSettings,
+    pool: JobAllocator,
     streams: Vec<StreamId>,
     events: Vec<EventId>,
     /// Where each block is, or [`NOWHERE`].
     addresses: Vec<u64>,
+    /// Is told of the job's blocks, where a picture is drawn of it.
+    recorder: Option<Arc<Recorder>>,
     /// Whether a repetition ends at the first allocation that fails.
     stops_at_failure: bool,
     /// Before this repetition.
-    before: Statistics,
+    before: Counts,
     /// Time in pool calls of this repetition, in nanoseconds, where the companion has them timed.
     pool_ns: u64,
     /// Of this repetition, like the failures.
@@ -106,22 +103,25 @@ impl<'a> Session<'a> {
         let events = (0..workload.events)
             .map(|_| device.create_event())
             .collect::<Result<_, _>>()?;
-        let mut builder = Pool::builder(device).waits(settings.waits);
-        if let Some(limit) = settings.limit {
-            builder = builder.limit(limit);
-        }
         Ok(Session {
             workload,
-            pool: builder.build()?,
+            settings,
+            pool: JobAllocator::new(device, settings)?,
             streams,
             events,
             addresses: vec![NOWHERE; workload.blocks.len()],
+            recorder: None,
             stops_at_failure: false,
-            before: Statistics::default(),
+            before: Counts::default(),
             pool_ns: 0,
             failed_allocations: 0,
             failures: Findings::default(),
         })
+    }
+
+    /// Tells this one of the job's blocks.
+    pub(super) fn tell(&mut self, recorder: Option<Arc<Recorder>>) {
+        self.recorder = recorder;
     }
 
     /// Lets repetitions end at the first allocation that fails.
@@ -142,7 +142,7 @@ impl<'a> Session<'a> {
     /// Begins to count for a repetition of the job.
     pub(super) fn begin(&mut self) {
         self.pool.reset_peaks();
-        self.before = self.pool.statistics();
+        self.before = self.pool.counts();
         self.pool_ns = 0;
         self.failed_allocations = 0;
         self.failures = Findings::default();
@@ -150,11 +150,12 @@ impl<'a> Session<'a> {
 
     /// What the pool did since the repetition began.
     pub(super) fn tally(&self) -> Tally {
-        let (now, before) = (self.pool.statistics(), &self.before);
+        let (now, before) = (self.pool.counts(), &self.before);
         Tally {
+            settings: self.settings,
             failed_allocations: self.failed_allocations,
-            peak_live: now.peak_live_bytes,
-            peak_reserved: now.peak_reserved_bytes,
+            peak_live: now.peak_live,
+            peak_reserved: now.peak_reserved,
             waits_inserted: now.waits_inserted - before.waits_inserted,
             events_recorded: now.events_recorded - before.events_recorded,
             event_queries: now.event_queries - before.event_queries,
@@ -182,6 +183,11 @@ impl<'a> Session<'a> {
             for step in chunk {
                 companion.before(&self.pool, index, step)?;
                 self.step(companion, index, step)?;
+                if let Some(recorder) = &self.recorder
+                    && is_operation(step.op)
+                {
+                    recorder.operation_done();
+                }
                 if self.stops_at_failure && self.failed_allocations > 0 {
                     return Ok(());
                 }
@@ -205,16 +211,7 @@ impl<'a> Session<'a> {
 
     /// Takes down the pool and everything of the session.
     pub(super) fn end(self) -> Result<(), ReplayError> {
-        let device = Arc::clone(self.pool.device());
-        for &event in &self.events {
-            self.pool.forget_event(event);
-            device.destroy_event(event)?;
-        }
-        for &stream in &self.streams {
-            self.pool.stream_destroyed(stream)?;
-            device.destroy_stream(stream)?;
-        }
-        Ok(())
+        self.pool.end(&self.events, &self.streams)
     }
 
     #[inline]
@@ -236,8 +233,7 @@ impl<'a> Session<'a> {
                     return Ok(());
                 };
                 let user = self.streams[stream as usize];
-                self.timed::<C, _>(|pool| pool.use_on(block.address, user))
-                    .map_err(|error| ReplayError::Refused { step: index, error })?;
+                self.timed::<C, _>(|pool| pool.use_on(block.address, user, index))?;
                 companion.used(block, stream)
             }
             Op::UseEnd { block, stream, .. } => match self.live(block) {
@@ -246,11 +242,11 @@ impl<'a> Session<'a> {
             },
             Op::Record { event, stream, .. } => {
                 let (event, stream) = (self.events[event as usize], self.streams[stream as usize]);
-                Ok(self.timed::<C, _>(|pool| pool.record_event(event, stream))?)
+                self.timed::<C, _>(|pool| pool.record_event(event, stream))
             }
             Op::Wait { event, stream } => {
                 let (event, stream) = (self.events[event as usize], self.streams[stream as usize]);
-                Ok(self.timed::<C, _>(|pool| pool.wait_event(stream, event))?)
+                self.timed::<C, _>(|pool| pool.wait_event(stream, event))
             }
         }
     }
@@ -263,10 +259,12 @@ impl<'a> Session<'a> {
         size: u64,
         stream: u32,
     ) -> Result<(), ReplayError> {
-        let stream = self.streams[stream as usize];
-        match self.timed::<C, _>(|pool| pool.allocate(size, stream)) {
-            Ok(block) => {
-                let address = block.into_raw();
+        let asker = self.streams[stream as usize];
+        match self.timed::<C, _>(|pool| pool.allocate(size, asker)) {
+            Ok(address) => {
+                if let Some(recorder) = &self.recorder {
+                    recorder.allocated(address, size, stream);
+                }
                 self.addresses[number as usize] = address;
                 companion.allocated(LiveBlock { number, address })
             }
@@ -289,9 +287,11 @@ impl<'a> Session<'a> {
             return Ok(());
         };
         companion.freeing(block)?;
+        if let Some(recorder) = &self.recorder {
+            recorder.freeing(block.address);
+        }
         self.addresses[number as usize] = NOWHERE;
-        self.timed::<C, _>(|pool| pool.free(block.address))
-            .map_err(|error| ReplayError::Refused { step, error })
+        self.timed::<C, _>(|pool| pool.free(block.address, step))
     }
 
     #[inline]
@@ -301,12 +301,12 @@ impl<'a> Session<'a> {
     }
 
     #[inline]
-    fn timed<C: Companion, T>(&mut self, call: impl FnOnce(&Pool) -> T) -> T {
+    fn timed<C: Companion, T>(&mut self, call: impl FnOnce(&mut JobAllocator) -> T) -> T {
         if !C::TIMES_CALLS {
-            return call(&self.pool);
+            return call(&mut self.pool);
         }
         let started = Instant::now();
-        let result = call(&self.pool);
+        let result = call(&mut self.pool);
         self.pool_ns += started.elapsed().as_nanos() as u64;
         result
     }

@@ -23,18 +23,19 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use millpond::Pool;
 use millpond::device::{Device, Observed, Observer, SimDevice, StreamId};
 use millpond_check::{Checker, Violation};
 use millpond_trace::Step;
 
+use super::allocator::{JobAllocator, PolicyChoice, PoolSettings};
 use super::calls::{CallCounter, CallTotals};
 use super::delay::Delays;
 use super::error::ReplayError;
 use super::findings::Findings;
 use super::outcome::Outcome;
+use super::picture::Recorder;
 use super::progress::Progress;
-use super::session::{Companion, LiveBlock, PoolSettings, Session, Tally};
+use super::session::{Companion, LiveBlock, Session, Tally};
 use super::timeline::{self, Work};
 use super::workload::{Workload, stream_of};
 use crate::device::DeviceName;
@@ -53,6 +54,13 @@ pub(crate) struct Figures {
     device_ended: u64,
     /// How much later the device is done than without the inserted waits, in nanoseconds.
     delay: u64,
+}
+
+/// Who looks at a run.
+#[derive(Clone, Default)]
+struct Watchers {
+    checker: Option<Arc<Checker>>,
+    recorder: Option<Arc<Recorder>>,
 }
 
 /// What one repetition gave.
@@ -88,15 +96,20 @@ pub(super) fn run(
     device_size: u64,
     settings: PoolSettings,
     repetitions: u32,
+    recorder: Option<Arc<Recorder>>,
     progress: &Progress,
 ) -> Result<Vec<Outcome>, ReplayError> {
     let script = Script::new(workload);
     let device = new_device(device_size);
-    let timed = play(&script, device, settings, repetitions, None, progress)?;
+    let nobody = Watchers::default();
+    let timed = play(&script, device, settings, repetitions, nobody, progress)?;
     let device = new_device(device_size);
     let checker = Arc::new(Checker::new(device.capabilities()));
-    let watcher = Some(Arc::clone(&checker));
-    let watched = play(&script, device, settings, repetitions, watcher, progress)?;
+    let watchers = Watchers {
+        checker: Some(Arc::clone(&checker)),
+        recorder,
+    };
+    let watched = play(&script, device, settings, repetitions, watchers, progress)?;
     for (first, second) in timed.iter().zip(&watched) {
         if first.figures != second.figures {
             return Err(ReplayError::Undetermined {
@@ -117,8 +130,10 @@ pub(super) fn run(
     for (timed, watched) in timed.into_iter().zip(watched) {
         let Figures { tally, totals, .. } = timed.figures;
         let mut outcome = Outcome::new(workload, DeviceName::Sim, &tally, totals, timed.host_ns);
-        outcome.final_delay_share =
-            (active > 0).then(|| timed.figures.delay as f64 / active as f64);
+        if tally.settings.policy == PolicyChoice::Millpond && active > 0 {
+            // The policies insert no waits: they wait on the host, which this is not about.
+            outcome.final_delay_share = Some(timed.figures.delay as f64 / active as f64);
+        }
         outcome.failures = timed.failures;
         outcome.corrupt_blocks = watched.violations - seen;
         seen = watched.violations;
@@ -142,8 +157,9 @@ pub(super) fn completes(
     progress: &Progress,
 ) -> Result<bool, ReplayError> {
     let script = Script::new(workload);
+    let device = new_device(device_size);
     let (mut session, mut companion, _) =
-        open_session(&script, new_device(device_size), settings, None)?;
+        open_session(&script, device, settings, Watchers::default())?;
     session.stop_at_failure();
     companion.begin(&session);
     session.play(&mut companion, progress)?;
@@ -161,7 +177,7 @@ fn open_session<'a>(
     script: &'a Script<'_>,
     device: Arc<SimDevice>,
     settings: PoolSettings,
-    checker: Option<Arc<Checker>>,
+    watchers: Watchers,
 ) -> Result<(Session<'a>, SimCompanion<'a>, Arc<CallCounter>), ReplayError> {
     let counter = Arc::new(CallCounter::default());
     let delays = Arc::new(Delays::default());
@@ -169,9 +185,12 @@ fn open_session<'a>(
     if script.workload.ordered {
         observers.push(Arc::clone(&delays) as _);
     }
+    let Watchers { checker, recorder } = watchers;
     observers.extend(checker.iter().map(|checker| Arc::clone(checker) as _));
+    observers.extend(recorder.iter().map(|recorder| Arc::clone(recorder) as _));
     let observed = Arc::new(Observed::new(Arc::clone(&device) as _, observers));
-    let session = Session::new(script.workload, observed, settings)?;
+    let mut session = Session::new(script.workload, observed, settings)?;
+    session.tell(recorder);
     let companion = SimCompanion {
         script,
         began: 0,
@@ -190,10 +209,10 @@ fn play(
     device: Arc<SimDevice>,
     settings: PoolSettings,
     repetitions: u32,
-    checker: Option<Arc<Checker>>,
+    watchers: Watchers,
     progress: &Progress,
 ) -> Result<Vec<Repetition>, ReplayError> {
-    let (mut session, mut companion, counter) = open_session(script, device, settings, checker)?;
+    let (mut session, mut companion, counter) = open_session(script, device, settings, watchers)?;
     let mut played = Vec::new();
     let mut before = CallTotals::default();
     for _ in 0..repetitions {
@@ -277,7 +296,12 @@ impl Companion for SimCompanion<'_> {
     const TIMES_CALLS: bool = false;
 
     #[inline]
-    fn before(&mut self, pool: &Pool, index: usize, step: &Step) -> Result<(), ReplayError> {
+    fn before(
+        &mut self,
+        pool: &JobAllocator,
+        index: usize,
+        step: &Step,
+    ) -> Result<(), ReplayError> {
         if !self.script.workload.ordered {
             let stream = stream_of(step.op);
             if stream != self.at {
@@ -341,10 +365,21 @@ mod tests {
     const COST_OF_CALLS: u64 = 200_000;
 
     fn figures(workload: &Workload, waits: Waits, repetitions: u32) -> Vec<Figures> {
-        let settings = PoolSettings { limit: None, waits };
+        let settings = PoolSettings {
+            waits,
+            ..PoolSettings::default()
+        };
         let (script, hidden) = (Script::new(workload), Progress::hidden());
         let device = Arc::new(SimDevice::new());
-        let played = play(&script, device, settings, repetitions, None, &hidden).unwrap();
+        let played = play(
+            &script,
+            device,
+            settings,
+            repetitions,
+            Watchers::default(),
+            &hidden,
+        )
+        .unwrap();
         played.iter().map(|repetition| repetition.figures).collect()
     }
 

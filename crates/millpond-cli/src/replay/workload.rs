@@ -128,12 +128,17 @@ impl Workload {
         (self.scale != 1.0).then_some(self.scale)
     }
 
-    /// What the job asks of its pool: allocations, frees, uses, records and waits. The end of a
-    /// use is no call.
+    /// What the job asks of its pool: allocations, frees, uses, records and waits.
     pub(crate) fn ops(&self) -> u64 {
-        let calls = |step: &&Step| !matches!(step.op, Op::UseEnd { .. });
+        let calls = |step: &&Step| is_operation(step.op);
         self.steps.iter().filter(calls).count() as u64
     }
+}
+
+/// Whether a step is a call of the job. The end of a use is none.
+#[inline]
+pub(super) fn is_operation(op: Op) -> bool {
+    !matches!(op, Op::UseEnd { .. })
 }
 
 /// The stream that a step is about.

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use super::place::Wanted;
 use super::{Backing, Held, Kind};
-use crate::mapping::MappedParts;
+use crate::mapping::{MappedPart, MappedParts};
 use crate::order::{Ends, Order};
 use crate::pages::{Handle, HandleSlot, Ladder, Pages};
 use crate::space::{Free, align_up};
@@ -78,6 +78,8 @@ pub(crate) struct Build {
     /// Where the last uses of the memory ended.
     pub(crate) ends: Ends,
     held: Vec<Held>,
+    /// The mappings that the base is reached through: they count as used, so that they stay.
+    base: MappedParts,
 }
 
 impl Build {
@@ -171,9 +173,7 @@ impl Backing {
     /// The built range stands: its parts are mapped. Occupies the block. `handles` are the created
     /// ones, in the order of the parts.
     pub(crate) fn settle(&mut self, order: &Order, build: Build, created: &[Handle], fresh: &Ends) {
-        for held in build.held {
-            self.unhold(order, held);
-        }
+        self.let_go(order, build.held, &build.base);
         let mut created = created.iter();
         let mut at = build.map_from;
         for part in &build.parts {
@@ -193,7 +193,14 @@ impl Backing {
     /// The range came to nothing: what it held is as it was.
     pub(crate) fn undo(&mut self, order: &Order, build: Build) {
         self.reservations.unclaim(build.map_from, build.map_to);
-        for held in build.held {
+        self.let_go(order, build.held, &build.base);
+    }
+
+    fn let_go(&mut self, order: &Order, held: Vec<Held>, base: &[MappedPart]) {
+        for part in base {
+            self.mappings.vacated(part, &Ends::default());
+        }
+        for held in held {
             self.unhold(order, held);
         }
     }
@@ -340,7 +347,7 @@ impl Backing {
             suffixes: Vec::new(),
         };
         for (slot, record) in &self.handles {
-            if record.kind == Kind::Plain {
+            if record.kind == Kind::Plain || record.live == record.handle.size {
                 continue;
             }
             let slot = HandleSlot(slot);
@@ -372,18 +379,14 @@ impl Backing {
         stock
     }
 
-    /// Bytes that may be used from an address on.
+    /// Bytes that may be used from an address on, up to `end`.
     fn usable_above(&self, terms: &Terms<'_>, start: u64, end: u64) -> u64 {
-        let pieces = self.free.above(start);
-        let usable = pieces.take_while(|free| free.start < end && (terms.usable)(free));
-        usable.last().map_or(start, |free| free.end).min(end) - start
+        self.free.reach_above(start, terms.usable).min(end) - start
     }
 
     /// The lowest address from which on all may be used up to `end`, but none below `least`.
     fn usable_below(&self, terms: &Terms<'_>, end: u64, least: u64) -> u64 {
-        let pieces = self.free.below(end);
-        let usable = pieces.take_while(|free| free.end > least && (terms.usable)(free));
-        usable.last().map_or(end, |free| free.start).max(least)
+        self.free.reach_below(end, terms.usable).max(least)
     }
 
     /// The longest bases on either side of strips of mappings.
@@ -513,9 +516,11 @@ impl Backing {
             Site::Below { start } => Some((start, start + base.bytes)),
             Site::Apart { .. } => None,
         };
+        let mut in_base = MappedParts::new();
         if let Some((from, to)) = in_place {
-            let mapped: MappedParts = self.mappings.parts(from, to).collect();
-            for part in mapped {
+            in_base = self.mappings.parts(from, to).collect();
+            for part in &in_base {
+                self.mappings.occupied(part);
                 held.push(self.hold(part.slot, part.offset, part.length));
             }
         }
@@ -563,6 +568,7 @@ impl Backing {
             parts,
             ends,
             held,
+            base: in_base,
         }
     }
 }

@@ -34,6 +34,10 @@ use crate::order::{Ends, Order};
 use crate::pages::{Handle, HandleSlot};
 use crate::space::{FreeRuns, Reservations};
 
+/// Mappings of one handle beyond which it is worth a driver call to learn which of them are idle.
+/// Every block in a handle is marked in all its mappings.
+const CROWD: usize = 16;
+
 /// What a handle's memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
@@ -80,6 +84,8 @@ pub(crate) struct Backing {
     bytes: u64,
     /// Rises with every free.
     frees: u64,
+    /// Whether a handle has got more mappings than should be, since this was last asked.
+    crowded: bool,
 }
 
 impl Backing {
@@ -92,7 +98,13 @@ impl Backing {
             occupied: 0,
             bytes: 0,
             frees: 0,
+            crowded: false,
         }
+    }
+
+    /// Whether a handle has got so many mappings that it should be found out which are idle; once.
+    pub(crate) fn take_crowded(&mut self) -> bool {
+        std::mem::take(&mut self.crowded)
     }
 
     /// Handles and plain allocations.
@@ -210,6 +222,7 @@ impl Backing {
         let size = record.handle.size;
         let other = record.aliases.first().copied();
         record.aliases.push(address);
+        self.crowded |= record.aliases.len() > CROWD;
         let Some(other) = other else {
             debug_assert_eq!(record.live, 0);
             self.free
@@ -279,10 +292,21 @@ impl Backing {
         self.occupied += size;
     }
 
-    /// Frees what a block stood in, whose uses ended there.
-    pub(crate) fn release(&mut self, order: &Order, start: u64, size: u64, ends: &Ends) {
+    /// The number of a free that happens now.
+    pub(crate) fn number_free(&mut self) -> u64 {
         self.frees += 1;
-        let freed = self.frees;
+        self.frees
+    }
+
+    /// Frees what a block stood in, whose uses ended there; the free has this number.
+    pub(crate) fn release(
+        &mut self,
+        order: &Order,
+        start: u64,
+        size: u64,
+        ends: &Ends,
+        freed: u64,
+    ) {
         let alike = |a: &Ends, b: &Ends| order.alike(a, b);
         let parts: MappedParts = self.mappings.parts(start, start + size).collect();
         for part in &parts {

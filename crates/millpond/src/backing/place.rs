@@ -4,13 +4,15 @@
 //! the bottom, and the top empties. A larger one goes where it breaks the fewest handles that are
 //! wholly free, since these can serve anywhere.
 
+use std::collections::VecDeque;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::Backing;
 use crate::mapping::{MappedPart, MappedParts};
 use crate::order::{Ends, Order, Reasons, StreamIndex};
 use crate::pages::HandleSlot;
-use crate::space::{Free, Silo, align_up};
+use crate::space::{Free, align_up};
 
 /// Bytes; see the [module](self).
 const LARGE: u64 = 64 << 20;
@@ -27,28 +29,59 @@ pub(crate) struct Wanted {
 }
 
 impl Backing {
-    /// A place that the stream may use at once.
+    /// A place that the stream may use at once. With `own_first`, memory that others may use too is
+    /// left to them where the stream has some of its own.
     pub(crate) fn find_usable(
         &self,
         order: &Order,
         wanted: Wanted,
         asker: StreamIndex,
         reasons: Reasons,
+        own_first: bool,
     ) -> Option<u64> {
-        let own = Silo::of_stream(asker);
-        // What ended on the stream itself needs no further look.
-        if let Some(place) = self.find_in(own, wanted) {
-            return Some(place);
-        }
         let usable = |free: &Free<'_>| order.usable(free.ends, asker, reasons);
-        let others = self.free.silos().filter(|&silo| silo != own);
-        let mut others = others.filter(|&silo| !self.free.is_empty(silo)).peekable();
-        others.peek()?;
-        self.find_anywhere(wanted, usable)
+        let own = |free: &Free<'_>| free.ends.only_stream() == Some(asker);
+        let shared = order.is_shared();
+        let found = if shared && own_first {
+            self.find_in_runs(wanted, own)
+        } else {
+            self.find_in_runs(wanted, usable)
+        };
+        if !shared {
+            return found;
+        }
+        // The search is bounded; where much is pending it may have seen nothing else.
+        found.or_else(|| self.find_anywhere(wanted, usable))
     }
 
-    /// A place in free memory that `usable` accepts, whatever its silos: the lowest in the
-    /// shortest stretch that fits. Looks at all that is free.
+    /// A place in free memory that `usable` accepts, as far as a bounded search goes.
+    fn find_in_runs(&self, wanted: Wanted, usable: impl Fn(&Free<'_>) -> bool) -> Option<u64> {
+        if wanted.size < LARGE {
+            return self.free.first_fit(wanted.size, |start, _| {
+                self.first_in_run(start, wanted, &usable)
+            });
+        }
+        let runs = self.free.at_least(wanted.size).take(CANDIDATES);
+        let stretches = runs.flat_map(|(start, _)| self.free.stretches_of(start, &usable));
+        let found = stretches.filter_map(|(start, end)| self.find_in(start, end, wanted));
+        least(found).map(|(_, place)| place)
+    }
+
+    /// The lowest usable place in the run that begins at `start`.
+    fn first_in_run(
+        &self,
+        start: u64,
+        wanted: Wanted,
+        usable: impl Fn(&Free<'_>) -> bool,
+    ) -> Option<u64> {
+        let stretches = self.free.stretches_of(start, usable);
+        stretches
+            .into_iter()
+            .find_map(|(start, end)| self.lowest_disjoint(start, end, wanted))
+    }
+
+    /// A place in free memory that `usable` accepts, the lowest in the shortest stretch
+    /// that fits. Looks at all that is free.
     pub(crate) fn find_anywhere(
         &self,
         wanted: Wanted,
@@ -65,22 +98,53 @@ impl Backing {
 
     /// A place in free memory that `usable` accepts, or `waitable` where it does not: of such
     /// places one whose memory was freed before that of all others, and the number of its latest
-    /// free.
+    /// free. Looks at all that is free, once.
     pub(crate) fn find_oldest(
         &self,
         wanted: Wanted,
         usable: impl Fn(&Ends) -> bool,
         waitable: impl Fn(&Ends) -> bool,
     ) -> Option<(u64, u64)> {
-        let frees = self.pending_frees(&usable, &waitable);
-        let found = |until: u64| {
-            self.find_anywhere(wanted, |free| {
-                usable(free.ends) || (free.freed <= until && waitable(free.ends))
-            })
-        };
-        let place = frees.partition_point(|&until| found(until).is_none());
-        let &until = frees.get(place)?;
-        Some((found(until)?, until))
+        let mut best: Option<(u64, u64)> = None;
+        // A window slides over a stretch: places where it may begin, and those of its pieces that
+        // were freed later than all that follow.
+        let mut places: VecDeque<u64> = VecDeque::new();
+        let mut latest: VecDeque<(u64, u64)> = VecDeque::new();
+        let mut reached = 0;
+        for free in self.free.iter() {
+            let freed = if usable(free.ends) {
+                Some(0)
+            } else {
+                waitable(free.ends).then_some(free.freed)
+            };
+            if free.start != reached || self.free.is_wall(free.start) || freed.is_none() {
+                places.clear();
+                latest.clear();
+            }
+            reached = free.end;
+            let Some(freed) = freed else { continue };
+            while latest.back().is_some_and(|&(_, earlier)| earlier <= freed) {
+                latest.pop_back();
+            }
+            latest.push_back((free.end, freed));
+            places.extend(align_up(free.start, wanted.alignment));
+            while let Some(&place) = places.front()
+                && place
+                    .checked_add(wanted.size)
+                    .is_some_and(|end| end <= free.end)
+            {
+                places.pop_front();
+                while latest.front().is_some_and(|&(end, _)| end <= place) {
+                    latest.pop_front();
+                }
+                let until = latest.front().map_or(0, |&(_, freed)| freed);
+                let better = best.is_none_or(|(_, best)| until < best);
+                if better && self.is_disjoint(place, wanted.size) {
+                    best = Some((place, until));
+                }
+            }
+        }
+        best
     }
 
     /// The numbers of the frees of all memory that `waitable` accepts and `usable` does not, in
@@ -98,28 +162,9 @@ impl Backing {
         frees
     }
 
-    /// The best place in one silo.
-    fn find_in(&self, silo: Silo, wanted: Wanted) -> Option<u64> {
-        if wanted.size < LARGE {
-            let lowest = self
-                .free
-                .first_fit(silo, wanted.size, wanted.alignment, |place| {
-                    self.is_disjoint(place, wanted.size)
-                });
-            // Where a run begins with a handle that stands twice in it, it may go on without.
-            return lowest.or_else(|| {
-                let mut runs = self.free.at_least(silo, wanted.size);
-                runs.find_map(|(start, end)| self.lowest_disjoint(start, end, wanted))
-            });
-        }
-        let runs = self.free.at_least(silo, wanted.size).take(CANDIDATES);
-        let found = runs.filter_map(|(start, end)| self.find_in_run(start, end, wanted));
-        least(found).map(|(_, place)| place)
-    }
-
-    /// The place in a run that leaves the fewest bytes over in handles that are wholly free
+    /// The place in a free range that leaves the fewest bytes over in handles that are wholly free
     /// before, and these bytes.
-    fn find_in_run(&self, start: u64, end: u64, wanted: Wanted) -> Option<(u64, u64)> {
+    fn find_in(&self, start: u64, end: u64, wanted: Wanted) -> Option<(u64, u64)> {
         let parts: MappedParts = self.mappings.parts(start, end).collect();
         let disjoint = are_disjoint(&parts);
         let borders = parts.iter().flat_map(|part| {

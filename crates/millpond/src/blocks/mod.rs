@@ -11,9 +11,9 @@
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use crate::order::StreamIndex;
+use crate::order::{Ends, StreamIndex};
 use crate::space::ExtentId;
 
 /// Where a block stands.
@@ -35,8 +35,10 @@ pub(crate) struct BlockRecord {
     pub(crate) size: u64,
     pub(crate) serial: u64,
     pub(crate) owner: StreamIndex,
-    /// Further streams that use it.
+    /// The streams that use it, its owner among them until it is done.
     pub(crate) users: SmallVec<[StreamIndex; 2]>,
+    /// Where uses ended that are over before the block is freed.
+    pub(crate) ended: Ends,
 }
 
 /// The live blocks of a pool.
@@ -63,7 +65,8 @@ impl Blocks {
     ) -> u64 {
         let serial = self.next_serial;
         self.next_serial += 1;
-        let users = SmallVec::new();
+        let users = smallvec![owner];
+        let ended = Ends::default();
         let record = BlockRecord {
             place,
             requested,
@@ -71,6 +74,7 @@ impl Blocks {
             serial,
             owner,
             users,
+            ended,
         };
         self.by_address.insert(address, record);
         self.live_bytes += requested;
@@ -145,6 +149,13 @@ impl Blocks {
     /// The largest block ever asked for.
     pub(crate) fn largest_request(&self) -> u64 {
         self.largest_request
+    }
+
+    /// What was asked for so far says nothing any more of what will be.
+    pub(crate) fn begin_again(&mut self) {
+        self.most_live = self.live_bytes;
+        let largest = self.by_address.values().map(|record| record.requested);
+        self.largest_request = largest.max().unwrap_or(0);
     }
 
     /// The high watermark begins again at what is live now.

@@ -290,6 +290,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Nanoseconds on the device's host clock: real time, or the sim's virtual time.
     fn now(&self) -> u64;
 
+    /// Says that one more stream, or one less, is being captured into a graph. While any is, calls
+    /// that the driver would refuse for a capture's mode alone must pass
+    /// (`cuThreadExchangeStreamCaptureMode`): mapping, queries, and whatever else touches no captured
+    /// stream. A device without captures has nothing to do.
+    fn capturing(&self, _begins: bool) {}
+
     // --- Address space -----------------------------------------------------------------------
 
     /// Reserves `size` bytes of address space, aligned to `alignment` (`cuMemAddressReserve`).
@@ -354,6 +360,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A number that no other stream of the process ever has (`cuStreamGetId`). For
     /// [`StreamId::PER_THREAD`], that of the calling thread's stream.
     fn stream_identity(&self, stream: StreamId) -> Result<u64, DeviceError>;
+
+    /// How a stream stands to the legacy stream (`cuStreamGetFlags`); `None` if there is no such
+    /// stream, or the driver does not tell. Not a call that costs, or that an observer sees.
+    fn stream_order(&self, _stream: StreamId) -> Option<StreamOrder> {
+        None
+    }
 
     /// Waits on the host until all work queued on the stream is done (`cuStreamSynchronize`).
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError>;

@@ -248,6 +248,10 @@ impl Device for Observed {
         self.device.now()
     }
 
+    fn capturing(&self, begins: bool) {
+        self.device.capturing(begins);
+    }
+
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64, DeviceError> {
         let record = CallRecord::Reserve { size, alignment };
         self.call(
@@ -353,6 +357,10 @@ impl Device for Observed {
             |d| d.stream_identity(stream),
             |&identity| Outcome::Value(identity),
         )
+    }
+
+    fn stream_order(&self, stream: StreamId) -> Option<StreamOrder> {
+        self.device.stream_order(stream)
     }
 
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {

@@ -35,6 +35,11 @@ impl Ends {
         }
     }
 
+    /// Keeps the ends that `keep` wants.
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(End) -> bool) {
+        self.0.retain(|end| keep(*end));
+    }
+
     /// The end, if there is just one.
     pub(crate) fn only_end(&self) -> Option<End> {
         match self.0.as_slice() {

@@ -1,6 +1,7 @@
 //! Which memory may be used by whom: now, after a wait, or not yet.
 //!
-//! Every stream has a timeline, a position that rises with each free. A freed range remembers at
+//! Every stream has a timeline, a position that rises with each free, each end of a use and each
+//! record of a caller's event. A freed range remembers at
 //! which position of which streams its last uses ended ([`Ends`]). A stream may use the range when
 //! each of these ends is
 //!
@@ -28,11 +29,15 @@
 //!    the one before it ended, all of that being completed. So whatever is still known of the old
 //!    stream, by a clock, an end or a marker that somebody holds, stays true and says nothing of
 //!    the new one.
+//! 6. `ended` is the last position that an end stands at, or beyond: what a stream did after it
+//!    nobody will ask for.
 
 #![forbid(unsafe_code)]
 
+mod clock;
 mod ends;
 mod events;
+mod user_events;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,8 +46,10 @@ use rustc_hash::FxHashMap;
 
 use crate::device::{EventId, StreamId};
 
+pub(crate) use clock::Clock;
 pub(crate) use ends::{End, Ends};
 pub(crate) use events::{EventPool, PooledEvent};
+use user_events::Recorded;
 
 /// A stream that the pool knows, by its slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -60,32 +67,6 @@ impl StreamIndex {
 pub(crate) struct StreamKey {
     pub(crate) stream: StreamId,
     pub(crate) identity: u64,
-}
-
-/// For each stream slot, the position up to which something is known. Missing slots are 0.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Clock(Vec<u64>);
-
-impl Clock {
-    pub(crate) fn at(&self, stream: StreamIndex) -> u64 {
-        self.0.get(stream.slot()).copied().unwrap_or(0)
-    }
-
-    fn raise(&mut self, stream: StreamIndex, position: u64) {
-        if self.0.len() <= stream.slot() {
-            self.0.resize(stream.slot() + 1, 0);
-        }
-        let entry = &mut self.0[stream.slot()];
-        *entry = (*entry).max(position);
-    }
-
-    fn join(&mut self, other: &Clock) {
-        for (slot, &position) in other.0.iter().enumerate() {
-            if position > 0 {
-                self.raise(StreamIndex(slot as u32), position);
-            }
-        }
-    }
 }
 
 /// What counts as a reason to use memory of another stream. A stream's own order always counts,
@@ -133,6 +114,7 @@ struct Timeline {
     key: StreamKey,
     life: Life,
     now: u64,
+    ended: u64,
     done: u64,
     /// The part of `done` that the caller himself waited for.
     synchronized: u64,
@@ -143,6 +125,8 @@ struct Timeline {
     unmarked: u64,
     /// Live blocks that name this slot, as their owner or as a further user.
     named: u64,
+    /// The caller forbids that this stream is made to wait.
+    never_waits: bool,
 }
 
 impl Timeline {
@@ -169,7 +153,7 @@ pub(crate) struct MarkerRequest {
 pub(crate) struct Order {
     timelines: Vec<Timeline>,
     by_key: FxHashMap<StreamKey, StreamIndex>,
-    user_events: FxHashMap<EventId, Clock>,
+    user_events: FxHashMap<EventId, Recorded>,
     alive: usize,
     /// The stream that was asked for last: most often it is the next one as well.
     recent: StreamIndex,
@@ -197,12 +181,14 @@ impl Order {
             key,
             life: Life::Alive,
             now: start,
+            ended: start,
             done: start,
             synchronized: start,
             clock: Clock::default(),
             markers: VecDeque::new(),
             unmarked: 0,
             named: 0,
+            never_waits: false,
         };
         match self.timelines.get_mut(slot) {
             Some(vacant) => *vacant = timeline,
@@ -248,6 +234,13 @@ impl Order {
     /// that is gone was given nothing after its last position ([`Order::closing`],
     /// [`Order::lose`]), so that one stands for all.
     pub(crate) fn advance(&mut self, stream: StreamIndex) -> End {
+        let end = self.pass(stream);
+        self.end_stands(end);
+        end
+    }
+
+    /// Takes a position without saying that anything ended there.
+    fn pass(&mut self, stream: StreamIndex) -> End {
         let timeline = &mut self.timelines[stream.slot()];
         if timeline.life == Life::Alive {
             timeline.now += 1;
@@ -258,6 +251,22 @@ impl Order {
         }
     }
 
+    fn end_stands(&mut self, end: End) {
+        let timeline = &mut self.timelines[end.stream.slot()];
+        timeline.ended = timeline.ended.max(end.position);
+    }
+
+    /// Leaves out the ends that follow from others of them. `fresh` are streams whose end was taken
+    /// just now: what such a stream was made to wait for is completed when that end is.
+    pub(crate) fn leave_out_implied(&self, ends: &mut Ends, fresh: &[StreamIndex]) {
+        ends.retain(|end| {
+            !fresh.iter().any(|&later| {
+                let clock = &self.timelines[later.slot()].clock;
+                later != end.stream && clock.at(end.stream) >= end.position
+            })
+        });
+    }
+
     /// A live block names the slot from now on.
     pub(crate) fn name(&mut self, stream: StreamIndex) {
         self.timelines[stream.slot()].named += 1;
@@ -266,6 +275,16 @@ impl Order {
     /// A live block that named the slot is freed.
     pub(crate) fn unname(&mut self, stream: StreamIndex) {
         self.timelines[stream.slot()].named -= 1;
+    }
+
+    /// Whether the pool may let the stream wait for another one's work.
+    pub(crate) fn may_wait(&self, stream: StreamIndex) -> bool {
+        !self.timelines[stream.slot()].never_waits
+    }
+
+    /// Says whether the pool may let the stream wait for another one's work.
+    pub(crate) fn set_may_wait(&mut self, stream: StreamIndex, may: bool) {
+        self.timelines[stream.slot()].never_waits = !may;
     }
 
     /// Whether the work up to an end is completed, as the host has seen.
@@ -305,7 +324,7 @@ impl Order {
     pub(crate) fn alike(&self, one: &Ends, other: &Ends) -> bool {
         match (one.only_end(), other.only_end()) {
             (Some(a), Some(b)) if a.stream == b.stream => self.covering(a) == self.covering(b),
-            _ => one == other,
+            _ => one == other || (self.completed(one) && self.completed(other)),
         }
     }
 
@@ -324,24 +343,9 @@ impl Order {
         ends.iter().all(|end| self.is_completed(end))
     }
 
-    /// The caller's event was recorded; `knowledge` is what its stream knew before that.
-    pub(crate) fn remember_event(&mut self, event: EventId, knowledge: Clock) {
-        self.user_events.insert(event, knowledge);
-    }
-
     /// The stream comes after all this from now on: it was made to wait for it.
     pub(crate) fn learn(&mut self, stream: StreamIndex, knowledge: &Clock) {
         self.timelines[stream.slot()].clock.join(knowledge);
-    }
-
-    /// What the caller's event stands for.
-    pub(crate) fn event_knowledge(&self, event: EventId) -> Option<Clock> {
-        self.user_events.get(&event).cloned()
-    }
-
-    /// The caller's event is destroyed, or no longer his.
-    pub(crate) fn forget_event(&mut self, event: EventId) {
-        self.user_events.remove(&event);
     }
 
     /// What comes before whatever the stream runs next.
@@ -354,7 +358,7 @@ impl Order {
 
     /// Everything that was queued on any stream up to now.
     pub(crate) fn everything(&self) -> Clock {
-        Clock(self.timelines.iter().map(|t| t.now).collect())
+        self.timelines.iter().map(|t| t.now).collect()
     }
 
     /// The caller has waited for all this on the host.
@@ -396,8 +400,9 @@ impl Order {
     ) -> Option<MarkerRequest> {
         let alone = self.alive < 2;
         let timeline = &mut self.timelines[stream.slot()];
-        timeline.unmarked += bytes;
+        // What is freed now may be taken back at once; what was freed before was not.
         let wanted = !alone && timeline.unmarked >= (live_bytes / MARKER_SHARE).max(MARKER_FLOOR);
+        timeline.unmarked += bytes;
         if wanted {
             self.marker_request(stream)
         } else {
@@ -482,7 +487,7 @@ impl Order {
         (0..self.timelines.len())
             .filter(|&slot| {
                 let t = &self.timelines[slot];
-                t.life == Life::Alive && t.covered() < t.now
+                t.life == Life::Alive && t.covered() < t.ended
             })
             .map(|slot| StreamIndex(slot as u32))
             .collect()
@@ -561,6 +566,12 @@ impl Order {
     /// Checks the invariants that can be seen from here.
     pub(crate) fn validate(&self) -> Result<(), String> {
         for (slot, t) in self.timelines.iter().enumerate() {
+            if t.ended > t.now {
+                return Err(format!(
+                    "stream slot {slot}: an end at {} is past now {}",
+                    t.ended, t.now
+                ));
+            }
             if t.done > t.now {
                 return Err(format!(
                     "stream slot {slot}: done {} is past now {}",

@@ -136,8 +136,8 @@ fn a_callers_event_passes_on_what_its_stream_knew_when_it_was_recorded() {
     let before = bench.order.advance(a);
     let through = bench.order.knowledge(a);
     bench.order.learn(b, &through);
-    let knowledge = bench.order.knowledge(b);
-    bench.order.remember_event(EVENT, knowledge);
+    let recorded = bench.order.recording(b);
+    bench.order.remember_event(EVENT, recorded);
     let after = bench.order.advance(a);
     let known = bench.order.event_knowledge(EVENT).unwrap();
     bench.order.learn(c, &known);
@@ -348,7 +348,8 @@ fn what_was_known_of_a_slots_old_stream_says_nothing_of_its_new_one() {
     let old = [bench.order.advance(b), bench.order.advance(b)];
     let knowledge = bench.order.knowledge(b);
     bench.order.learn(a, &knowledge);
-    bench.order.remember_event(EVENT, knowledge);
+    let recorded = bench.order.recording(b);
+    bench.order.remember_event(EVENT, recorded);
     bench.order.advance(a);
     // A query, a wait and a synchronisation are under way while the slot changes hands.
     let queried = bench.marker(a);

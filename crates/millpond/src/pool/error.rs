@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::device::{DeviceError, StreamId};
+use crate::device::{DeviceError, EventId, StreamId};
 
 /// Why a pool could not be built.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -75,6 +75,8 @@ pub struct OutOfMemory {
     pub limit: u64,
     /// Bytes the pool has from the device.
     pub reserved: u64,
+    /// Of these, bytes in the memory of graphs.
+    pub graphs: u64,
     /// Bytes in live blocks, as asked for.
     pub live: u64,
     /// Live blocks.
@@ -126,6 +128,9 @@ impl fmt::Display for OutOfMemory {
             Bytes(self.largest_free),
             Bytes(self.pending),
         )?;
+        if self.graphs > 0 {
+            write!(f, "; graphs have {} of it", Bytes(self.graphs))?;
+        }
         match self.device_free {
             Some(free) => write!(
                 f,
@@ -149,7 +154,7 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
-/// Why a block could not be used on a further stream, or freed.
+/// Why a block's use could not be declared or ended, or the block not be freed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockError {
@@ -177,6 +182,26 @@ pub enum BlockError {
     NotLive {
         /// The address given.
         address: u64,
+    },
+    /// The stream does not use the block, or its use ended already.
+    #[error(
+        "stream {stream} does not use the block at {address:#x} (any more); name a stream that it \
+         was allocated for or declared to be used on"
+    )]
+    NotUsed {
+        /// The block.
+        address: u64,
+        /// The stream given.
+        stream: StreamId,
+    },
+    /// The event was not recorded through the pool, or was forgotten since.
+    #[error(
+        "event {:#x} was not recorded through this pool, so what it stands for is not known; \
+         record it with `Pool::record_event`", .event.0
+    )]
+    UnknownEvent {
+        /// The event given.
+        event: EventId,
     },
     /// The device failed.
     #[error(transparent)]

@@ -9,11 +9,12 @@
 use super::Inner;
 use super::error::Wall;
 use super::state::{Claim, Need, State};
+use super::streams::Marking;
 use crate::backing::{Build, Lack, Part, Terms, Vacated};
 use crate::device::{DeviceError, HandleProperties, Status};
 use crate::mapping;
 use crate::order::{End, Ends};
-use crate::pages::{Handle, HandleSlot};
+use crate::pages::{Handle, HandleSlot, Ladder};
 
 /// Why a growth came to nothing.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(super) struct Refused {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Means {
     /// Free memory that the asking stream has to wait for, up to this number of a free.
-    pub(super) freed_until: u64,
+    pub(super) awaited: Option<u64>,
     /// New handles where they are cheapest, up to so many reserved bytes.
     pub(super) budget: u64,
     /// New handles where nothing else serves, up to so many reserved bytes.
@@ -39,16 +40,22 @@ impl Inner {
         if !self.device.capabilities().mapping {
             return self.grow_plain(need, means.within);
         }
+        let crowded = self.lock().backing.take_crowded();
+        if crowded && self.reuse.allow_opportunistic {
+            // Idle mappings can be taken away when their uses are seen to be completed.
+            self.observe(Marking::Harmless);
+        }
         let mut no_addresses = self.wish_for_addresses(need).err();
+        let ladder = self.ladder();
         // What the device is believed to have left; it is asked only after it has refused.
         let mut available = u64::MAX;
         loop {
             let begun = {
                 let mut state = self.lock();
-                state.begin_growth(need, self.setting.ladder(), means, available)
+                state.begin_growth(need, ladder, means, available)
             };
             match begun {
-                Ok(build) => match self.carry_out(need, build, means.freed_until > 0) {
+                Ok(build) => match self.carry_out(need, build, means.awaited.is_some()) {
                     Err(refused) if refused.wall == Wall::DeviceFull && available > 0 => {
                         let asked_before = available < u64::MAX;
                         let info = if asked_before {
@@ -78,6 +85,11 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// The sizes of new handles.
+    pub(super) fn ladder(&self) -> Ladder {
+        self.setting.ladder(self.most_there_can_be())
     }
 
     /// Sees to it that there is a gap in which a range of its own can stand and grow, unless that
@@ -260,7 +272,7 @@ impl State {
     fn begin_growth(
         &mut self,
         need: &Need,
-        ladder: crate::pages::Ladder,
+        ladder: Ladder,
         means: Means,
         available: u64,
     ) -> Result<Build, Lack> {
@@ -271,9 +283,10 @@ impl State {
             ..
         } = self;
         let usable = |free: &crate::space::Free<'_>| {
-            let awaited = free.freed <= means.freed_until && means.freed_until > 0;
-            (awaited && order.can_be_waited_for(free.ends))
-                || order.usable(free.ends, need.stream, need.reasons)
+            let awaited = means
+                .awaited
+                .is_some_and(|until| free.freed <= until && order.can_be_waited_for(free.ends));
+            awaited || order.usable(free.ends, need.stream, need.reasons)
         };
         let room = |within| pages.headroom(within).min(available);
         let terms = Terms {
@@ -290,17 +303,19 @@ impl State {
     }
 
     /// The number of the latest free up to which the stream would have to wait for memory to be
-    /// put together for the request, without more new handles than `budget` allows; if waiting
-    /// helps at all.
+    /// put together for the request, without more new handles than `budget` allows; if that is
+    /// less than `before`.
     pub(super) fn oldest_growth(
         &self,
         need: &Need,
-        ladder: crate::pages::Ladder,
+        ladder: Ladder,
         budget: u64,
+        before: u64,
     ) -> Option<u64> {
         let usable = |ends: &Ends| self.order.usable(ends, need.stream, need.reasons);
         let waitable = |ends: &Ends| self.order.can_be_waited_for(ends);
-        let frees = self.backing.pending_frees(usable, waitable);
+        let mut frees = self.backing.pending_frees(usable, waitable);
+        frees.truncate(frees.partition_point(|&freed| freed < before));
         let room = self.pages.headroom(budget);
         let closes = |until: u64| {
             self.backing.can_build(&Terms {
@@ -312,6 +327,11 @@ impl State {
                 forced: 0,
             })
         };
+        // Most often there is none.
+        let &last = frees.last()?;
+        if !closes(last) {
+            return None;
+        }
         let place = frees.partition_point(|&until| !closes(until));
         frees.get(place).copied()
     }
@@ -323,6 +343,9 @@ impl State {
         created: &[Handle],
     ) -> (Claim, Vec<Vacated>) {
         self.pages.kept_promise(sum(created));
+        if created.is_empty() {
+            self.strain.built();
+        }
         let (block, ends) = (build.block, build.ends.clone());
         let (from, to) = (build.map_from, build.map_to);
         let mapped: Vec<HandleSlot> = build

@@ -5,7 +5,8 @@
 //! 2. Free memory put together by mapping it where the request fits, and new handles within the
 //!    budget that [`Setting`](super::Setting) sets; if that is not enough, new handles within the
 //!    budget that [`Waits`](super::Waits) sets.
-//! 3. A wait in the asking stream, for memory that another one is not done with.
+//! 3. A wait in the asking stream, for memory that another one is not done with; not where the
+//!    caller forbids it ([`Pool::never_wait`](super::Pool::never_wait)).
 //! 4. New handles, within the limit.
 //! 5. Waiting on the host for pending memory, one event at a time, trying again after each.
 
@@ -47,12 +48,13 @@ impl Inner {
     }
 
     fn find_memory(&self, need: &Need) -> Result<Claim, Refused> {
-        let (budget, waits_budget, shared) = {
+        let (budget, waits_budget, shared, may_wait) = {
             let state = self.lock();
             (
                 state.creation_budget(self.setting, need.wanted().size),
                 state.waits_budget(self.waits),
                 state.order.is_shared(),
+                state.order.may_wait(need.stream),
             )
         };
         if shared {
@@ -64,9 +66,9 @@ impl Inner {
                 return Ok(claim);
             }
         }
-        let may_wait = shared && self.reuse.allow_internal_dependencies;
+        let may_wait = may_wait && shared && self.reuse.allow_internal_dependencies;
         let mut means = Means {
-            freed_until: 0,
+            awaited: None,
             budget,
             within: if may_wait { waits_budget } else { u64::MAX },
         };
@@ -74,17 +76,18 @@ impl Inner {
             Ok(claim) => return Ok(claim),
             Err(refused) => refused,
         };
-        if may_wait && let Some(claim) = self.claim_after_waits(need, budget, &mut refused) {
+        if may_wait && let Some(claim) = self.claim_after_waits(need, budget) {
             return Ok(claim);
         }
         if means.within < u64::MAX {
             means.within = u64::MAX;
             refused = match self.grow(need, means) {
                 Ok(claim) => return Ok(claim),
-                Err(refused) => refused,
+                Err(again) => again.after(refused),
             };
         }
         self.observe(Marking::All);
+        let mut looked_again = false;
         loop {
             let claim = {
                 let mut state = self.lock();
@@ -97,13 +100,16 @@ impl Inner {
             }
             match self.grow(need, means) {
                 Ok(claim) => return Ok(claim),
-                Err(again) => refused.replace(again),
+                Err(again) => refused = again.after(refused),
             }
             if self.give_back_plain() {
                 continue;
             }
             match self.await_something() {
-                Ok(true) => {}
+                Ok(true) => looked_again = false,
+                // Nothing is left to wait for, but the last may have been seen to be completed
+                // just now.
+                Ok(false) if !looked_again => looked_again = true,
                 Ok(false) => return Err(refused),
                 Err(error) => {
                     refused.error = Some(error);
@@ -114,7 +120,7 @@ impl Inner {
     }
 
     /// The most bytes that one block could ever have.
-    fn most_there_can_be(&self) -> u64 {
+    pub(super) fn most_there_can_be(&self) -> u64 {
         let capabilities = self.device.capabilities();
         let limit = self.lock().pages.limit();
         let whole = limit.min(capabilities.total_memory);
@@ -123,43 +129,36 @@ impl Inner {
 
     /// Takes memory that other streams are not done with, and lets the asking stream wait for
     /// them: that which was freed first, be it in one place or put together.
-    fn claim_after_waits(&self, need: &Need, budget: u64, refused: &mut Refused) -> Option<Claim> {
+    fn claim_after_waits(&self, need: &Need, budget: u64) -> Option<Claim> {
+        let ladder = self.ladder();
         let (claim, built) = {
             let mut state = self.lock();
             if let Some(claim) = state.claim_any_small(need) {
                 (Some(claim), None)
             } else {
                 let place = state.oldest_place(need);
-                let built = state.oldest_growth(need, self.setting.ladder(), budget);
-                match (place, built) {
-                    (Some((place, until)), built) if built.is_none_or(|built| until <= built) => {
-                        (Some(state.take(need, place)), None)
-                    }
-                    (_, built) => (None, built),
+                let before = place.map_or(u64::MAX, |(_, until)| until);
+                match state.oldest_growth(need, ladder, budget, before) {
+                    None => (place.map(|(place, _)| state.take(need, place)), None),
+                    built => (None, built),
                 }
             }
         };
         if let Some(until) = built {
             let means = Means {
-                freed_until: until,
+                awaited: Some(until),
                 budget,
                 within: 0,
             };
-            return match self.grow(need, means) {
-                Ok(claim) => Some(claim),
-                Err(again) => {
-                    refused.replace(again);
-                    None
-                }
-            };
+            return self.grow(need, means).ok();
         }
         let claim = claim?;
         let missing: Vec<End> = claim.ends.iter().collect();
         match self.insert_waits(need.key, &missing) {
             Ok(()) => Some(claim),
             Err(error) => {
+                tracing::debug!(%error, "a wait could not be inserted");
                 self.lock().unclaim(claim);
-                refused.error = Some(error);
                 None
             }
         }
@@ -177,10 +176,11 @@ impl Inner {
             self.await_marker(marker)?;
             return Ok(true);
         }
-        if lost {
+        let needs_all = lost || self.graphs.any_closable();
+        if needs_all {
             self.synchronize()?;
         }
-        Ok(lost)
+        Ok(needs_all)
     }
 
     fn out_of_memory(&self, need: &Need, wall: Wall, refusal: Option<DeviceError>) -> AllocError {
@@ -199,6 +199,7 @@ impl Inner {
             wall,
             limit: state.pages.limit(),
             reserved: statistics.reserved_bytes,
+            graphs: statistics.graph_reserved_bytes,
             live: statistics.live_bytes,
             blocks: statistics.live_blocks,
             free: statistics.free_bytes,
@@ -212,9 +213,11 @@ impl Inner {
 }
 
 impl Refused {
-    /// Keeps the later wall, and the later error unless there is none.
-    fn replace(&mut self, later: Refused) {
-        self.wall = later.wall;
-        self.error = later.error.or(self.error.take());
+    /// The later refusal, with the earlier one's error if it has none of its own.
+    fn after(self, earlier: Refused) -> Refused {
+        Refused {
+            wall: self.wall,
+            error: self.error.or(earlier.error),
+        }
     }
 }

@@ -13,27 +13,37 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod front;
+mod graphs;
 mod growth;
 mod ladder;
 mod plain;
 mod policy;
 mod reclaim;
+mod sanitizer;
 mod state;
 mod statistics;
 mod streams;
 mod teardown;
+mod uses;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::Location;
+use std::sync::{Arc, PoisonError};
 
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
+pub use graphs::{Capture, CaptureError, GraphMemory};
 pub use policy::{ReusePolicies, Setting, Waits};
+pub use sanitizer::{Access, Action, Hazard, OrderReport, ReportedBlock, Site};
 pub use statistics::Statistics;
 
 use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, StreamId};
 use crate::order::{EventPool, Reasons};
 use crate::pages::Pages;
 use crate::space::{GRAIN, align_up};
+use crate::sync::{Mutex, MutexGuard};
+use graphs::Graphs;
+use sanitizer::{BlockCall, Sanitizer};
 use state::{Need, State};
 use streams::Marking;
 
@@ -57,6 +67,9 @@ struct Inner {
     setting: Setting,
     waits: Waits,
     reuse: ReusePolicies,
+    graphs: Graphs,
+    /// What checks the caller's own order, if he wants that.
+    sanitizer: Option<Sanitizer>,
     state: Mutex<State>,
 }
 
@@ -85,6 +98,7 @@ pub struct PoolBuilder {
     setting: Setting,
     waits: Waits,
     reuse: ReusePolicies,
+    stream_sanitizer: bool,
 }
 
 impl PoolBuilder {
@@ -154,6 +168,8 @@ impl PoolBuilder {
             setting: self.setting,
             waits: self.waits,
             reuse: self.reuse,
+            graphs: Graphs::default(),
+            sanitizer: self.stream_sanitizer.then(Sanitizer::default),
             state,
         };
         Ok(Pool {
@@ -168,6 +184,7 @@ pub struct Request {
     size: u64,
     alignment: u64,
     stream: StreamId,
+    name: Option<&'static str>,
 }
 
 impl Request {
@@ -177,6 +194,7 @@ impl Request {
             size,
             alignment: GRAIN,
             stream,
+            name: None,
         }
     }
 
@@ -184,6 +202,14 @@ impl Request {
     #[must_use]
     pub fn alignment(mut self, alignment: u64) -> Request {
         self.alignment = alignment;
+        self
+    }
+
+    /// Names the block, for reports ([`Pool::order_reports`]); [`Block::set_name`] takes names that
+    /// are made at run time.
+    #[must_use]
+    pub fn name(mut self, name: &'static str) -> Request {
+        self.name = Some(name);
         self
     }
 }
@@ -198,6 +224,7 @@ impl Pool {
             setting: Setting::default(),
             waits: Waits::default(),
             reuse: ReusePolicies::default(),
+            stream_sanitizer: false,
         }
     }
 
@@ -211,22 +238,29 @@ impl Pool {
     /// The memory may be used by whatever the stream is given from now on; by other streams once
     /// they are ordered after that, and once [`Block::use_on`] says so. Its content is undefined.
     /// Zero bytes give a block of its own address, of which nothing may be touched.
+    #[track_caller]
     pub fn allocate(&self, size: u64, stream: StreamId) -> Result<Block, AllocError> {
         self.allocate_with(Request::new(size, stream))
     }
 
     /// Allocates with further wishes: see [`Request`].
+    #[track_caller]
     pub fn allocate_with(&self, request: Request) -> Result<Block, AllocError> {
         let Request {
             size: requested,
             alignment,
             stream,
+            name,
         } = request;
         if !alignment.is_power_of_two() {
             return Err(AllocError::BadAlignment { alignment });
         }
         let device_failed = |error| AllocError::Device { requested, error };
         let key = self.inner.stream_key(stream).map_err(device_failed)?;
+        if let Some(captured) = self.inner.graphs.captured(key) {
+            let granted = self.inner.allocate_captured(&captured, request)?;
+            return Ok(self.block(granted, requested));
+        }
         let mut state = self.inner.lock();
         let size = align_up(requested.max(1), GRAIN).unwrap_or(u64::MAX);
         let alignment = alignment.max(GRAIN);
@@ -234,6 +268,7 @@ impl Pool {
             requested,
             size,
             alignment,
+            own_first: self.inner.waits != Waits::MemoryFirst,
             small: Need::is_small(size, alignment),
             key,
             stream: state.stream(key),
@@ -250,23 +285,21 @@ impl Pool {
                 granted?
             }
         };
-        Ok(Block {
+        let block = self.block((granted.address, granted.serial), requested);
+        if self.inner.sanitizer.is_some() {
+            let call = block.call(Location::caller());
+            self.inner.watch_allocation(call, name, requested, key);
+        }
+        Ok(block)
+    }
+
+    fn block(&self, (address, serial): (u64, u64), size: u64) -> Block {
+        Block {
             inner: Arc::clone(&self.inner),
-            address: granted.address,
-            size: requested,
-            serial: granted.serial,
-        })
-    }
-
-    /// Frees the block that starts at a raw address ([`Block::into_raw`]), in the order of the
-    /// streams that used it.
-    pub fn free(&self, address: u64) -> Result<(), BlockError> {
-        self.inner.free_block(address, None)
-    }
-
-    /// Says that the block that starts at a raw address is used on a further stream from now on.
-    pub fn use_on(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.use_block(address, stream)
+            address,
+            size,
+            serial,
+        }
     }
 
     /// What the pool holds.
@@ -295,11 +328,15 @@ impl Pool {
     /// Gives memory back to the device that nothing uses, until at most `keep` bytes are
     /// reserved. Gives the bytes released.
     ///
+    /// From then on the pool plans for what is live now, not for the most that ever was.
+    ///
     /// Waits for nothing: memory whose last use is not seen to be completed stays. Synchronise
     /// first ([`Pool::synchronize`]) to give back all that is free.
     pub fn trim(&self, keep: u64) -> Result<u64, DeviceError> {
         self.inner.observe(Marking::All);
-        self.inner.trim_to(keep)
+        let trimmed = self.inner.trim_to(keep);
+        self.inner.lock().blocks.begin_again();
+        trimmed
     }
 
     /// Checks the pool's own bookkeeping. For tests: it looks at everything.
@@ -308,6 +345,7 @@ impl Pool {
     /// nothing run beside it.
     #[doc(hidden)]
     pub fn validate(&self) -> Result<(), String> {
+        self.inner.graphs.validate()?;
         self.inner.lock().validate()
     }
 }
@@ -342,16 +380,10 @@ impl Block {
         self.size
     }
 
-    /// Says that the block is used on a further stream from now on, until it is freed. Whether
-    /// that stream's work comes after the allocation is the caller's business; the pool sees to it
-    /// that nobody gets the memory before the stream is done with it.
-    pub fn use_on(&self, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.use_block(self.address, stream)
-    }
-
     /// Frees the block, as dropping it does, and says if that failed.
+    #[track_caller]
     pub fn free(self) -> Result<(), BlockError> {
-        let result = self.inner.free_block(self.address, Some(self.serial));
+        let result = self.inner.free_block(self.call(Location::caller()));
         self.forget();
         result
     }
@@ -378,7 +410,12 @@ impl Drop for Block {
         if self.serial == FORGOTTEN {
             return;
         }
-        if let Err(error) = self.inner.free_block(self.address, Some(self.serial)) {
+        let call = BlockCall {
+            address: self.address,
+            serial: Some(self.serial),
+            location: None,
+        };
+        if let Err(error) = self.inner.free_block(call) {
             tracing::error!(%error, "a block could not be freed when it was dropped");
         }
     }

@@ -45,7 +45,7 @@ impl Inner {
         let Some(least) = need.wanted().size.checked_add(padding) else {
             return Err(limit);
         };
-        let wanted = if least <= MIB || need.small {
+        let wanted = if least <= MIB || (need.small && least <= 2 * MIB) {
             2 * MIB
         } else if least <= 16 * MIB {
             32 * MIB

@@ -66,18 +66,25 @@ pub enum Setting {
 
 const MIB: u64 = 1 << 20;
 
+/// Handles that a pool can have at least.
+const HANDLES_AT_LEAST: u64 = 64;
+
 impl Setting {
-    pub(super) fn ladder(self) -> Ladder {
+    /// The sizes of new handles in a pool that can have so many bytes. Where that is little, a
+    /// handle is not a large part of it.
+    pub(super) fn ladder(self, most: u64) -> Ladder {
         let (parts, smallest, largest) = match self {
             Setting::Plentiful => (1, 64, 512),
             Setting::Fast => (2, 16, 256),
             Setting::Balanced => (4, 8, 256),
             Setting::Tight => (8, 4, 256),
         };
+        let share = (most / HANDLES_AT_LEAST).max(1);
+        let share = 1 << share.ilog2();
         Ladder {
             parts,
-            smallest: smallest * MIB,
-            largest: largest * MIB,
+            smallest: share.min(smallest * MIB),
+            largest: share.clamp(smallest * MIB, largest * MIB),
         }
     }
 
@@ -91,15 +98,60 @@ impl Setting {
     }
 }
 
+/// How often the pool has had to put memory together lately, and what it makes of it.
+///
+/// Putting memory together costs driver calls each time; new memory costs them once. A job whose
+/// sizes come again pays for a range once. One whose sizes never come again would pay for ever, so
+/// the more it pays, the more memory it is given.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Strain(u64);
+
+/// Allocations that make up for one range that was put together.
+const ALLOCATIONS_A_RANGE: u64 = 32;
+
+/// Strain that changes nothing: a job has its bursts.
+const USUAL_STRAIN: u64 = 64 * ALLOCATIONS_A_RANGE;
+
+/// Strain for one percent more of what was ever live.
+const STRAIN_A_PERCENT: u64 = 8 * ALLOCATIONS_A_RANGE;
+
+/// Percent more at most.
+const MOST_FOR_STRAIN: u64 = 40;
+
+impl Strain {
+    /// A request was served from what was there.
+    pub(super) fn eased(&mut self) {
+        self.0 = self.0.saturating_sub(1);
+    }
+
+    /// A range was put together.
+    pub(super) fn built(&mut self) {
+        let most = USUAL_STRAIN + MOST_FOR_STRAIN * STRAIN_A_PERCENT;
+        self.0 = (self.0 + ALLOCATIONS_A_RANGE).min(most);
+    }
+
+    fn percent(self) -> u64 {
+        self.0.saturating_sub(USUAL_STRAIN) / STRAIN_A_PERCENT
+    }
+}
+
 /// Bytes above what was ever live below which [`Waits::Balanced`] never waits.
 const BALANCED_FLOOR: u64 = 16 << 20;
 
 impl State {
+    // What graphs have is not the pool's to use: the budgets come on top of it.
+
     /// Bytes up to which the pool creates handles where that is the cheapest, for a request of so
     /// many.
     pub(super) fn creation_budget(&self, setting: Setting, size: u64) -> u64 {
         let live = self.blocks.live_bytes().saturating_add(size);
-        setting.budget(live.max(self.blocks.most_live()))
+        let live = live.max(self.blocks.most_live());
+        let strained = match setting {
+            Setting::Tight => 0,
+            _ => live / 100 * self.strain.percent(),
+        };
+        let within = setting.budget(live).saturating_add(strained);
+        within.saturating_add(self.graphs.reserved)
     }
 
     /// Bytes up to which the pool grows before it lets a stream wait.
@@ -112,6 +164,7 @@ impl State {
                 .max(BALANCED_FLOOR),
             Waits::TimeFirst => return u64::MAX,
         };
-        most_live.saturating_add(slack)
+        let within = most_live.saturating_add(slack);
+        within.saturating_add(self.graphs.reserved)
     }
 }

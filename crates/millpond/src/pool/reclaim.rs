@@ -55,7 +55,7 @@ impl Inner {
             }
         }
         for leaving in handles {
-            match self.give_back(leaving) {
+            match self.give_back_handle(leaving) {
                 Ok(bytes) => released += bytes,
                 Err(error) => failure = Some(error),
             }
@@ -67,7 +67,7 @@ impl Inner {
     }
 
     /// Unmaps a handle everywhere and releases it. What fails leaves it as it is by then.
-    fn give_back(&self, mut leaving: Leaving) -> Result<u64, DeviceError> {
+    fn give_back_handle(&self, mut leaving: Leaving) -> Result<u64, DeviceError> {
         let size = leaving.handle.size;
         let mut outcome = Ok(());
         while let Some(vacated) = leaving.mappings.pop() {

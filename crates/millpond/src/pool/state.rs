@@ -11,6 +11,9 @@
 use smallvec::SmallVec;
 
 use super::error::BlockError;
+use super::front::{Fronts, Parked};
+use super::graphs::GraphTotals;
+use super::policy::Strain;
 use crate::backing::{Backing, Wanted};
 use crate::blocks::{Blocks, Place};
 use crate::mapping::Mapping;
@@ -27,6 +30,8 @@ pub(super) struct Need {
     pub(super) key: StreamKey,
     pub(super) stream: StreamIndex,
     pub(super) reasons: Reasons,
+    /// Whether memory that others may use too is left to them: it saves waits, and costs memory.
+    pub(super) own_first: bool,
     /// Whether it is to stand in a region of small blocks.
     pub(super) small: bool,
 }
@@ -87,11 +92,15 @@ pub(super) struct State {
     pub(super) small: Small,
     pub(super) pages: Pages,
     pub(super) blocks: Blocks,
+    pub(super) fronts: Fronts,
     /// Mappings that could not be taken away (see `mapping`); their handles are pinned.
     pub(super) stranded: Vec<(Mapping, HandleSlot)>,
     /// Whether the last wish for more address space was refused.
     pub(super) addresses_short: bool,
+    pub(super) strain: Strain,
     pub(super) counters: Counters,
+    /// What graphs have of the pool's memory.
+    pub(super) graphs: GraphTotals,
 }
 
 impl State {
@@ -102,9 +111,12 @@ impl State {
             small: Small::new(),
             pages,
             blocks: Blocks::default(),
+            fronts: Fronts::default(),
             stranded: Vec::new(),
             addresses_short: false,
+            strain: Strain::default(),
             counters: Counters::default(),
+            graphs: GraphTotals::default(),
         }
     }
 
@@ -124,6 +136,42 @@ impl State {
 
     /// Takes memory that the request's stream may use at once.
     pub(super) fn claim_usable(&mut self, need: &Need) -> Option<Claim> {
+        self.strain.eased();
+        if let Some(parked) = self.fronts.take(need.stream, need.size, need.alignment) {
+            self.order.taken_back(need.stream, need.size);
+            return Some(Claim {
+                address: parked.address,
+                size: parked.size,
+                place: parked.place,
+                ends: parked.ends(),
+            });
+        }
+        self.claim_in_place(need).or_else(|| {
+            let unparked = self.unpark();
+            unparked.then(|| self.claim_in_place(need))?
+        })
+    }
+
+    /// Makes parked blocks free like all others. Gives whether there were any.
+    pub(super) fn unpark(&mut self) -> bool {
+        let all = self.fronts.take_all();
+        for parked in &all {
+            self.release_parked(parked);
+        }
+        !all.is_empty()
+    }
+
+    pub(super) fn release_parked(&mut self, parked: &Parked) {
+        self.release(
+            parked.address,
+            parked.size,
+            parked.place,
+            parked.ends(),
+            parked.freed,
+        );
+    }
+
+    fn claim_in_place(&mut self, need: &Need) -> Option<Claim> {
         let State {
             order,
             backing,
@@ -136,7 +184,8 @@ impl State {
         {
             return Some(small_claim(need, taken));
         }
-        let place = backing.find_usable(order, need.wanted(), need.stream, need.reasons)?;
+        let (wanted, asker) = (need.wanted(), need.stream);
+        let place = backing.find_usable(order, wanted, asker, need.reasons, need.own_first)?;
         Some(self.take(need, place))
     }
 
@@ -153,11 +202,11 @@ impl State {
         if !need.small {
             return None;
         }
-        let order = &self.order;
+        let State { order, small, .. } = self;
         let acceptable = |ends: &Ends| {
             order.usable(ends, need.stream, need.reasons) || order.can_be_waited_for(ends)
         };
-        let taken = self.small.take_any(need.size, need.alignment, acceptable)?;
+        let taken = small.take_any(need.size, need.alignment, acceptable)?;
         Some(small_claim(need, taken))
     }
 
@@ -200,12 +249,24 @@ impl State {
 
     /// Gives claimed memory back as it was.
     pub(super) fn unclaim(&mut self, claim: Claim) {
-        self.release(claim.address, claim.size, claim.place, claim.ends);
+        let freed = self.backing.number_free();
+        self.release(claim.address, claim.size, claim.place, claim.ends, freed);
     }
 
-    fn release(&mut self, address: u64, size: u64, place: Place, ends: Ends) {
+    /// Frees memory whose uses ended there.
+    pub(super) fn release(
+        &mut self,
+        address: u64,
+        size: u64,
+        place: Place,
+        ends: Ends,
+        freed: u64,
+    ) {
         match place {
-            Place::Backed => self.backing.release(&self.order, address, size, &ends),
+            Place::Backed => {
+                self.backing
+                    .release(&self.order, address, size, &ends, freed);
+            }
             Place::Small(extent) => {
                 let empty = self.small.release(extent, ends);
                 self.release_region(empty);
@@ -215,13 +276,15 @@ impl State {
 
     fn release_region(&mut self, region: Option<EmptyRegion>) {
         if let Some(region) = region {
+            let freed = self.backing.number_free();
             self.backing
-                .release(&self.order, region.address, REGION, &region.ends);
+                .release(&self.order, region.address, REGION, &region.ends, freed);
         }
     }
 
     /// Gives the memory of small blocks back that is kept for the next one.
     pub(super) fn give_up_kept_region(&mut self) {
+        self.unpark();
         let empty = self.small.give_up_kept();
         self.release_region(empty);
     }
@@ -241,74 +304,32 @@ impl State {
         }
     }
 
-    /// Frees a live block in the order of the streams that used it. With a serial number, only if
-    /// the block is still the one that had it.
-    pub(super) fn free_block(
-        &mut self,
-        address: u64,
-        serial: Option<u64>,
-    ) -> Result<MarkerRequests, BlockError> {
-        let Some(record) = self.blocks.remove(address, serial) else {
-            return Err(self.block_error(address));
-        };
-        let live = self.blocks.live_bytes();
-        let mut ends = Ends::default();
-        let mut requests = MarkerRequests::new();
-        for stream in std::iter::once(record.owner).chain(record.users) {
-            ends.add(self.order.advance(stream));
-            self.order.unname(stream);
-            requests.extend(self.order.freed(stream, record.size, live));
-        }
-        self.release(address, record.size, record.place, ends);
-        Ok(requests)
-    }
-
-    /// The block is used on a further stream from now on.
-    pub(super) fn use_on(&mut self, address: u64, key: StreamKey) -> Result<(), BlockError> {
-        let Some(record) = self.blocks.get(address) else {
-            return Err(self.block_error(address));
-        };
-        let owner = record.owner;
-        let user = self.stream(key);
-        if user == owner {
-            return Ok(());
-        }
-        if let Some(record) = self.blocks.get_mut(address)
-            && !record.users.contains(&user)
-        {
-            record.users.push(user);
-            self.order.name(user);
-        }
-        Ok(())
-    }
-
-    /// Memory whose uses are completed is everybody's: makes it the asking stream's, so that it
-    /// merges with what that stream has. Looks at all that is free: for when memory is short.
+    /// Small blocks' memory whose uses are completed is everybody's: makes it the asking stream's,
+    /// so that it merges with what that stream has. Looks at all that is free: for when memory is
+    /// short.
     pub(super) fn gather_completed(&mut self, need: &Need) {
-        let State {
-            order,
-            backing,
-            small,
-            ..
-        } = self;
-        let gathered = |ends: &Ends| {
+        let State { order, small, .. } = self;
+        small.rewrite(|ends: &Ends| {
             let gather = ends.only_stream() != Some(need.stream) && order.completed(ends);
             gather.then(|| need.fresh())
-        };
-        backing.rewrite(order, gathered);
-        small.rewrite(gathered);
+        });
     }
 
     /// Streams that are gone and done leave nothing behind: their free ranges become everybody's,
     /// and their slots are given to others.
     pub(super) fn settle_finished_streams(&mut self) {
+        let finished = self.order.finished();
+        if finished.is_empty() {
+            return;
+        }
+        self.unpark();
         let State {
             order,
             backing,
             small,
             ..
         } = self;
-        for stream in order.finished() {
+        for stream in finished {
             let forgotten = |ends: &Ends| {
                 let named = ends.iter().any(|end| end.stream == stream);
                 named.then(|| {
@@ -329,7 +350,7 @@ impl State {
         self.backing.validate()?;
         let regions = self.small.validate()?;
         let small_free = self.small.free_bytes();
-        let taken = self.backing.occupied() - small_free;
+        let taken = self.backing.occupied() - small_free - self.fronts.bytes();
         if taken < self.blocks.live_rounded() {
             return Err(format!(
                 "{taken} bytes are taken, but more are in live blocks"

@@ -3,13 +3,14 @@
 use super::state::State;
 
 /// What a pool holds. All values are taken at one moment, under one lock, and agree with each
-/// other: `reserved_bytes = live_rounded_bytes + free_bytes + in_transit_bytes`.
+/// other: `reserved_bytes = live_rounded_bytes + free_bytes + in_transit_bytes +
+/// graph_reserved_bytes`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Live blocks.
+    /// Live blocks, but for those of graphs.
     pub live_blocks: u64,
-    /// Bytes asked for and not freed.
+    /// Bytes asked for and not freed, but for those of graphs.
     pub live_bytes: u64,
     /// Bytes that the live blocks take, rounding included.
     pub live_rounded_bytes: u64,
@@ -27,6 +28,12 @@ pub struct Statistics {
     pub unmapped_bytes: u64,
     /// Bytes on their way: being created, mapped, or withheld after a failed unmapping.
     pub in_transit_bytes: u64,
+    /// Bytes in the memory of graphs, used or free: no other request is served from them.
+    pub graph_reserved_bytes: u64,
+    /// Live blocks in the memory of graphs.
+    pub graph_live_blocks: u64,
+    /// Bytes asked for in the memory of graphs and not freed.
+    pub graph_live_bytes: u64,
     /// Physical handles that exist.
     pub handles: u64,
     /// Bytes of address space reserved.
@@ -42,9 +49,11 @@ pub struct Statistics {
 impl State {
     pub(super) fn statistics(&self) -> Statistics {
         let (backing, small) = (&self.backing, &self.small);
-        let pending_bytes = backing.pending_bytes(&self.order) + small.pending_bytes(&self.order);
+        let pending_bytes = backing.pending_bytes(&self.order)
+            + small.pending_bytes(&self.order)
+            + self.fronts.pending_bytes(&self.order);
         let unmapped_bytes = backing.unmapped_bytes();
-        let free_bytes = backing.free_bytes() + small.free_bytes();
+        let free_bytes = backing.free_bytes() + small.free_bytes() + self.fronts.bytes();
         let reserved_bytes = self.pages.reserved();
         let live_rounded_bytes = self.blocks.live_rounded();
         Statistics {
@@ -57,8 +66,12 @@ impl State {
             free_bytes,
             pending_bytes,
             unmapped_bytes,
-            in_transit_bytes: reserved_bytes.saturating_sub(live_rounded_bytes + free_bytes),
-            handles: backing.handles(),
+            in_transit_bytes: reserved_bytes
+                .saturating_sub(live_rounded_bytes + free_bytes + self.graphs.reserved),
+            graph_reserved_bytes: self.graphs.reserved,
+            graph_live_blocks: self.graphs.blocks,
+            graph_live_bytes: self.graphs.live,
+            handles: backing.handles() + self.graphs.handles,
             address_space_bytes: backing.reservations.bytes(),
             waits_inserted: self.counters.waits_inserted,
             events_recorded: self.counters.events_recorded,

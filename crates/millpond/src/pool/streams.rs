@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use super::error::BlockError;
 use super::{Inner, Pool};
 use crate::device::{Call, DeviceError, EventId, Status, StreamId};
 use crate::order::{Marker, MarkerRequest, StreamKey};
@@ -34,6 +33,12 @@ impl Inner {
                 stream: StreamId::DEFAULT,
                 identity: 0,
             }),
+            // A stream that is captured cannot be asked, and is known.
+            _ if stream != StreamId::PER_THREAD
+                && let Some(key) = self.graphs.captured_key(stream) =>
+            {
+                Ok(key)
+            }
             _ if stream == StreamId::PER_THREAD || self.identify_streams => Ok(StreamKey {
                 stream,
                 identity: self.device.stream_identity(stream)?,
@@ -60,6 +65,13 @@ impl Inner {
     /// Records a marker that was asked for. If its stream turns out to be gone there is none, and
     /// there will be none.
     pub(super) fn mark(&self, request: MarkerRequest) -> Result<(), DeviceError> {
+        if self.graphs.any_captured() {
+            // What is recorded on a captured stream becomes part of its graph.
+            let on = self.recordable(request.key)?;
+            if self.graphs.forbids_record(request.key, on) {
+                return Ok(());
+            }
+        }
         let event = self.events.take()?;
         let recorded = self.record_on(event.id(), request.key);
         let mut state = self.lock();
@@ -95,25 +107,12 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) fn free_block(&self, address: u64, serial: Option<u64>) -> Result<(), BlockError> {
-        let requests = self.lock().free_block(address, serial)?;
-        for request in requests {
-            self.mark_or_leave(request);
-        }
-        Ok(())
-    }
-
     /// Records a marker that nobody depends on: without it others only learn later that memory is
     /// free.
     pub(super) fn mark_or_leave(&self, request: MarkerRequest) {
         if let Err(error) = self.mark(request) {
             tracing::debug!(%error, "a marker could not be recorded");
         }
-    }
-
-    pub(super) fn use_block(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
-        let key = self.stream_key(stream)?;
-        self.lock().use_on(address, key)
     }
 
     /// Looks which markers have completed, after recording some.
@@ -175,15 +174,21 @@ impl Pool {
     /// [`Device::record_event`]: crate::device::Device::record_event
     pub fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
-        // What the stream knows before the event is recorded is what the event surely stands for.
-        let knowledge = {
+        if let Some(captured) = self.inner.graphs.captured(key) {
+            return self.inner.record_captured(&captured, event, stream);
+        }
+        if self.inner.graphs.any() {
+            self.inner.forget_event(event);
+        }
+        let recorded = {
             let mut state = self.inner.lock();
             let index = state.stream(key);
             state.order.forget_event(event);
-            state.order.knowledge(index)
+            state.order.recording(index)
         };
         self.inner.device.record_event(event, stream)?;
-        self.inner.lock().order.remember_event(event, knowledge);
+        self.inner.lock().order.remember_event(event, recorded);
+        self.inner.watch_record(event, key);
         Ok(())
     }
 
@@ -193,6 +198,9 @@ impl Pool {
     /// [`Device::wait_event`]: crate::device::Device::wait_event
     pub fn wait_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
+        if let Some(waited) = self.inner.wait_captured(stream, key, event) {
+            return waited;
+        }
         let knowledge = self.inner.lock().order.event_knowledge(event);
         self.inner.device.wait_event(stream, event)?;
         if let Some(knowledge) = knowledge {
@@ -200,37 +208,67 @@ impl Pool {
             let index = state.stream(key);
             state.order.learn(index, &knowledge);
         }
+        self.inner.watch_wait(key, event);
         Ok(())
     }
 
     /// Forgets the caller's event: it is about to be destroyed, or recorded behind the pool's
     /// back.
     pub fn forget_event(&self, event: EventId) {
-        self.inner.lock().order.forget_event(event);
+        self.inner.forget_event(event);
+    }
+
+    /// Forbids the pool to let this stream wait: whatever the policies, no wait is ever inserted
+    /// into it, until [`Pool::may_wait`] takes that back or the stream is destroyed.
+    ///
+    /// A wait that the pool inserts can close a circle with waits that it knows nothing of: those
+    /// on words in memory (`cuStreamWaitValue64`, a kernel that spins) and those inside
+    /// collectives. If stream A holds until B writes a word, a wait for A that is inserted into B
+    /// before the write lets neither go on. So the stream to declare is the one whose *later* work
+    /// others wait for in such a way: the one that writes the word, and every stream that runs
+    /// collectives.
+    ///
+    /// A request on such a stream gets new memory where another would wait. If there is none, it
+    /// still waits on the host for memory to be completed, as the last thing before it fails.
+    pub fn never_wait(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.inner.set_may_wait(stream, false)
+    }
+
+    /// Takes [`Pool::never_wait`] back.
+    pub fn may_wait(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.inner.set_may_wait(stream, true)
     }
 
     /// Waits on the host for a stream. Everything it did is then known to be completed.
     pub fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
+        let call = Call::SynchronizeStream;
+        self.inner.graphs.refuse_wait(call, Some(key))?;
         let knowledge = {
             let mut state = self.inner.lock();
             let index = state.stream(key);
             state.order.knowledge(index)
         };
+        let awaited = self.inner.watch_synchronization(Some(key));
         self.inner.device.synchronize_stream(stream)?;
         self.inner.lock().order.synchronized_knowledge(&knowledge);
+        self.inner.watch_synchronized(awaited);
         Ok(())
     }
 
     /// Waits on the host for the whole device. Everything freed so far is then free for all.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
-        self.inner.synchronize()
+        let awaited = self.inner.watch_synchronization(None);
+        self.inner.synchronize()?;
+        self.inner.watch_synchronized(awaited);
+        Ok(())
     }
 
     /// Says that a stream is about to be destroyed. What was freed on it is not lost: others can
     /// use it once the stream's work is done. To be called before the stream is destroyed.
     pub fn stream_destroyed(&self, stream: StreamId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
+        self.inner.watch_destroyed(key);
         let request = {
             let mut state = self.inner.lock();
             let Some(index) = state.order.known(key) else {
@@ -252,12 +290,28 @@ impl Pool {
 }
 
 impl Inner {
-    pub(super) fn synchronize(self: &Inner) -> Result<(), DeviceError> {
-        let everything = self.lock().order.everything();
-        self.device.synchronize()?;
+    fn set_may_wait(&self, stream: StreamId, may: bool) -> Result<(), DeviceError> {
+        let key = self.stream_key(stream)?;
         let mut state = self.lock();
-        state.order.synchronized_knowledge(&everything);
-        state.settle_finished_streams();
+        let index = state.stream(key);
+        state.order.set_may_wait(index, may);
+        Ok(())
+    }
+
+    pub(super) fn synchronize(self: &Inner) -> Result<(), DeviceError> {
+        self.graphs.refuse_wait(Call::Synchronize, None)?;
+        let graphs = self.graphs.take_closable();
+        let everything = self.lock().order.everything();
+        if let Err(error) = self.device.synchronize() {
+            self.keep_graphs(graphs);
+            return Err(error);
+        }
+        {
+            let mut state = self.lock();
+            state.order.synchronized_knowledge(&everything);
+            state.settle_finished_streams();
+        }
+        self.close_graphs(graphs);
         Ok(())
     }
 

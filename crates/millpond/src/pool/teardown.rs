@@ -14,7 +14,8 @@ impl Drop for Inner {
             let idle = state.backing.handles() == 0 && state.backing.reservations.count() == 0;
             (state.blocks.count(), state.blocks.live_bytes(), idle)
         };
-        if idle {
+        let graphs = self.graphs.take_all();
+        if idle && graphs.is_empty() {
             return;
         }
         if blocks > 0 {
@@ -31,6 +32,7 @@ impl Drop for Inner {
             }
             return;
         }
+        self.close_graphs(graphs);
         if let Err(error) = self.give_everything_back() {
             tracing::warn!(%error, "some of a pool's memory stays until the process ends");
         }

@@ -37,15 +37,7 @@ impl Silo {
         Silo(stream.0 + 1)
     }
 
-    pub(super) fn numbered(number: u32) -> Silo {
-        Silo(number)
-    }
-
-    pub(super) fn number(self) -> usize {
-        self.0 as usize
-    }
-
-    pub(super) fn of(ends: &Ends) -> Silo {
+    fn of(ends: &Ends) -> Silo {
         ends.only_stream().map_or(Silo::COMMON, Silo::of_stream)
     }
 }

@@ -1,12 +1,13 @@
 //! Address ranges: which are free, who may use the free ones, and which addresses there are.
 //!
-//! Free memory belongs to a *silo*: that of the one stream on which all its uses ended, or the
-//! common one (used on several streams, or by nobody). Only free ranges of one silo merge: across
-//! silos a merged range would have to wait for the latest of its parts.
-//!
 //! - [`FreeRuns`]: free ranges wherever memory is mapped, with all their pasts.
 //! - [`Extents`]: regions that are cut into small blocks; every part, taken or free, has a record.
 //! - [`Reservations`]: address space, and which of it is taken for mappings.
+//!
+//! A free extent belongs to a *silo*: that of the one stream on which all its uses ended, or the
+//! common one (used on several streams, or by nobody). Only free extents of one silo merge: across
+//! silos a merged one would have to wait for the latest of its parts. Runs need no silos: their
+//! pieces keep their pasts.
 //!
 //! This room knows addresses, never handles: what backs an address is the business of `backing`.
 //! Addresses and sizes are multiples of [`GRAIN`].

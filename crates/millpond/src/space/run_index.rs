@@ -6,7 +6,7 @@
 //! enough is then the lowest of the classes that are long enough throughout, unless the request's
 //! own class, where some are and some are not, has a lower one.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::GRAIN;
 
@@ -20,7 +20,8 @@ const LOOKS: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct RunIndex {
-    classes: Vec<BTreeSet<u64>>,
+    /// Lengths by start.
+    classes: Vec<BTreeMap<u64, u64>>,
     /// The first of each class, or the largest number.
     lowest: Vec<u64>,
     occupied: [u64; WORDS],
@@ -29,7 +30,7 @@ pub(super) struct RunIndex {
 impl RunIndex {
     pub(super) fn new() -> RunIndex {
         RunIndex {
-            classes: (0..CLASSES).map(|_| BTreeSet::new()).collect(),
+            classes: (0..CLASSES).map(|_| BTreeMap::new()).collect(),
             lowest: vec![u64::MAX; CLASSES],
             occupied: [0; WORDS],
         }
@@ -37,17 +38,17 @@ impl RunIndex {
 
     pub(super) fn insert(&mut self, start: u64, length: u64) {
         let class = class_of(length);
-        self.classes[class].insert(start);
+        self.classes[class].insert(start, length);
         self.lowest[class] = self.lowest[class].min(start);
         self.occupied[class / 64] |= 1 << (class % 64);
     }
 
     pub(super) fn remove(&mut self, start: u64, length: u64) -> bool {
         let class = class_of(length);
-        let found = self.classes[class].remove(&start);
+        let found = self.classes[class].remove(&start).is_some();
         if self.lowest[class] == start {
-            match self.classes[class].first() {
-                Some(&first) => self.lowest[class] = first,
+            match self.classes[class].first_key_value() {
+                Some((&first, _)) => self.lowest[class] = first,
                 None => {
                     self.lowest[class] = u64::MAX;
                     self.occupied[class / 64] &= !(1 << (class % 64));
@@ -57,60 +58,63 @@ impl RunIndex {
         found
     }
 
-    /// The first answer of `accept` to the starts of runs of at least `length`, lowest first as
-    /// far as a bounded search goes. `length_of` tells how long a run is.
+    /// The first answer of `accept` to the starts and lengths of runs of at least `length`, lowest
+    /// first as far as a bounded search goes.
     pub(super) fn first_fit<T>(
         &self,
         length: u64,
-        length_of: impl Fn(u64) -> u64,
-        mut accept: impl FnMut(u64) -> Option<T>,
+        mut accept: impl FnMut(u64, u64) -> Option<T>,
     ) -> Option<T> {
         let own = class_of(length);
-        let mut lowest = u64::MAX;
+        let (mut lowest, mut lowest_class) = (u64::MAX, own);
         for class in self.occupied_from(own + 1) {
-            lowest = lowest.min(self.lowest[class]);
+            if self.lowest[class] < lowest {
+                (lowest, lowest_class) = (self.lowest[class], class);
+            }
         }
-        let of_own_class = self.classes[own].iter().copied().take(LOOKS);
-        for start in of_own_class.take_while(|&start| start < lowest) {
-            if length_of(start) >= length
-                && let Some(accepted) = accept(start)
+        for (&start, &known) in self.classes[own].iter().take(LOOKS) {
+            if start > lowest {
+                break;
+            }
+            if known >= length
+                && let Some(accepted) = accept(start, known)
             {
                 return Some(accepted);
             }
         }
-        if lowest == u64::MAX {
+        let (&start, &known) = self.classes[lowest_class].first_key_value()?;
+        if lowest_class == own {
             return None;
         }
-        if let Some(accepted) = accept(lowest) {
+        if let Some(accepted) = accept(start, known) {
             return Some(accepted);
         }
         // The lowest does not do, for its alignment or its past: the others in order of address.
-        let mut others: Vec<u64> = self.at_least(length, &length_of).collect();
+        let mut others: Vec<(u64, u64)> = self.at_least(length).collect();
         others.sort_unstable();
-        others.into_iter().find_map(accept)
+        others
+            .into_iter()
+            .find_map(|(start, known)| accept(start, known))
     }
 
-    /// Starts of runs of at least `length`, a class at a time, shortest first; a bounded number
-    /// of each class.
-    pub(super) fn at_least(
-        &self,
-        length: u64,
-        length_of: impl Fn(u64) -> u64,
-    ) -> impl Iterator<Item = u64> {
+    /// Starts and lengths of runs of at least `length`, a class at a time, shortest first; a
+    /// bounded number of each class.
+    pub(super) fn at_least(&self, length: u64) -> impl Iterator<Item = (u64, u64)> {
         let own = class_of(length);
-        let of_own_class = self.classes[own].iter().copied().take(LOOKS);
+        let of_own_class = self.classes[own].iter().take(LOOKS);
         let longer = self
             .occupied_from(own + 1)
-            .flat_map(|class| self.classes[class].iter().copied().take(LOOKS));
+            .flat_map(|class| self.classes[class].iter().take(LOOKS));
         of_own_class
-            .filter(move |&start| length_of(start) >= length)
+            .filter(move |&(_, &known)| known >= length)
             .chain(longer)
+            .map(|(&start, &known)| (start, known))
     }
 
     /// All starts, a class at a time.
     pub(super) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         self.occupied_from(0)
-            .flat_map(|class| self.classes[class].iter().copied())
+            .flat_map(|class| self.classes[class].keys().copied())
     }
 
     fn occupied_from(&self, class: usize) -> impl Iterator<Item = usize> + '_ {
@@ -158,22 +162,20 @@ mod tests {
     #[test]
     fn the_lowest_that_fits_comes_first_whatever_its_class() {
         let runs = [(9, 4096), (7, 1024), (3, 1280), (1, 512), (5, 1 << 30)];
-        let length_of = |start: u64| runs.iter().find(|r| r.0 == start).unwrap().1;
         let mut index = RunIndex::new();
         for (start, length) in runs {
             index.insert(start, length);
         }
-        let first = |index: &RunIndex, length| index.first_fit(length, length_of, Some);
+        let start_of = |start: u64, _| Some(start);
+        let first = |index: &RunIndex, length| index.first_fit(length, start_of);
         assert_eq!(first(&index, 768), Some(3));
         assert_eq!(first(&index, 1536), Some(5));
         assert_eq!(first(&index, 2 << 30), None);
-        assert_eq!(
-            index.first_fit(768, length_of, |s| (s > 5).then_some(s)),
-            Some(7)
-        );
+        let above = index.first_fit(768, |start, _| (start > 5).then_some(start));
+        assert_eq!(above, Some(7));
         assert!(index.remove(3, 1280));
         assert_eq!(first(&index, 768), Some(5));
-        let all: Vec<u64> = index.at_least(1, length_of).collect();
-        assert_eq!(all, [1, 7, 9, 5]);
+        let all: Vec<(u64, u64)> = index.at_least(1).collect();
+        assert_eq!(all, [(1, 512), (7, 1024), (9, 4096), (5, 1 << 30)]);
     }
 }

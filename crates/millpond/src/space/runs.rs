@@ -1,15 +1,14 @@
 //! Free bytes, by the addresses through which they can be reached.
 //!
-//! A *run* is a range of free addresses of one silo, as long as it can be; it consists of
-//! *pieces*, which remember where the last uses of their bytes ended, and when they were freed.
-//! Runs of different silos may touch. Pieces of one run stay apart as long as somebody may have to
-//! wait for one and not for the other; the stream whose silo it is need not look at them at all.
+//! A *run* is a range of free addresses, as long as it can be; it consists of *pieces*, which
+//! remember where the last uses of their bytes ended, and when they were freed. Pieces stay apart as
+//! long as somebody may have to wait for one and not for the other.
 //!
 //! # Invariants
 //!
-//! 1. Runs do not overlap, and no two that touch are of one silo, unless a wall stands between them.
-//! 2. A run's pieces cover it without a gap, lowest first, and are all of its silo.
-//! 3. Every run is in the index of its silo, and nothing else is.
+//! 1. Runs do not overlap, and touch only where a wall stands between them.
+//! 2. A run's pieces cover it without a gap, lowest first.
+//! 3. Every run is in the index, and nothing else is.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,6 @@ use rustc_hash::FxHashSet;
 use smallvec::{SmallVec, smallvec};
 
 use super::run_index::RunIndex;
-use super::{Silo, align_up};
 use crate::order::Ends;
 
 /// Free bytes with one past: from `start` to the next piece.
@@ -31,7 +29,6 @@ struct Piece {
 #[derive(Clone, Debug)]
 struct Run {
     end: u64,
-    silo: Silo,
     pieces: SmallVec<[Piece; 1]>,
 }
 
@@ -50,7 +47,7 @@ pub(crate) struct Free<'a> {
 #[derive(Debug)]
 pub(crate) struct FreeRuns {
     by_start: BTreeMap<u64, Run>,
-    silos: Vec<RunIndex>,
+    index: RunIndex,
     /// Addresses across which nothing merges: where one allocation or reservation ends and
     /// another one begins.
     walls: FxHashSet<u64>,
@@ -60,7 +57,7 @@ impl FreeRuns {
     pub(crate) fn new() -> FreeRuns {
         FreeRuns {
             by_start: BTreeMap::new(),
-            silos: vec![RunIndex::new()],
+            index: RunIndex::new(),
             walls: FxHashSet::default(),
         }
     }
@@ -68,6 +65,11 @@ impl FreeRuns {
     /// Nothing merges across this address from now on.
     pub(crate) fn add_wall(&mut self, address: u64) {
         self.walls.insert(address);
+    }
+
+    /// Whether nothing merges across this address.
+    pub(crate) fn is_wall(&self, address: u64) -> bool {
+        self.walls.contains(&address)
     }
 
     /// Frees a range. `alike` says of two pasts that nobody will ever have to tell them apart.
@@ -80,10 +82,8 @@ impl FreeRuns {
         alike: impl Fn(&Ends, &Ends) -> bool,
     ) {
         debug_assert!(start < end);
-        let silo = Silo::of(&ends);
         let mut run = Run {
             end,
-            silo,
             pieces: smallvec![Piece { start, ends, freed }],
         };
         let mut run_start = start;
@@ -91,7 +91,7 @@ impl FreeRuns {
             .by_start
             .range(..start)
             .next_back()
-            .filter(|(_, below)| below.end == start && below.silo == silo)
+            .filter(|(_, below)| below.end == start)
             && !self.walls.contains(&start)
         {
             let mut lower = self.unlist(below);
@@ -100,12 +100,7 @@ impl FreeRuns {
             run = lower;
             run_start = below;
         }
-        if self
-            .by_start
-            .get(&end)
-            .is_some_and(|above| above.silo == silo)
-            && !self.walls.contains(&end)
-        {
+        if self.by_start.contains_key(&end) && !self.walls.contains(&end) {
             let upper = self.unlist(end);
             run.end = upper.end;
             append(&mut run.pieces, upper.pieces, &alike);
@@ -149,37 +144,6 @@ impl FreeRuns {
             .filter(|free| free.start < free.end)
     }
 
-    /// The free bytes from an address on, lowest first, until something is not free.
-    pub(crate) fn above(&self, start: u64) -> impl Iterator<Item = Free<'_>> {
-        let mut reached = start;
-        self.inside(start, u64::MAX).take_while(move |free| {
-            let continues =
-                free.start == reached && (free.start == start || !self.walls.contains(&reached));
-            reached = free.end;
-            continues
-        })
-    }
-
-    /// The free bytes below an address, highest first, until something is not free.
-    pub(crate) fn below(&self, end: u64) -> impl Iterator<Item = Free<'_>> {
-        let mut reached = end;
-        self.by_start
-            .range(..end)
-            .rev()
-            .flat_map(|(_, run)| run.iter().rev())
-            .filter(move |free| free.start < end)
-            .take_while(move |free| {
-                let continues =
-                    free.end >= reached && (reached == end || !self.walls.contains(&reached));
-                reached = free.start;
-                continues
-            })
-            .map(move |free| Free {
-                end: free.end.min(end),
-                ..free
-            })
-    }
-
     /// Ranges as long as they can be of free bytes that `wanted` wants, whatever their silos,
     /// lowest first.
     pub(crate) fn stretches(&self, wanted: impl Fn(&Free<'_>) -> bool) -> Vec<(u64, u64)> {
@@ -195,36 +159,62 @@ impl FreeRuns {
         stretches
     }
 
-    /// The lowest place, of those that a bounded search finds, for `size` bytes in one run of a
-    /// silo, where `accept` accepts it.
-    pub(crate) fn first_fit(
+    /// The first answer of `accept` to the bounds of runs of at least `size` bytes, lowest first as
+    /// far as a bounded search goes.
+    pub(crate) fn first_fit<T>(
         &self,
-        silo: Silo,
         size: u64,
-        alignment: u64,
-        mut accept: impl FnMut(u64) -> bool,
-    ) -> Option<u64> {
-        let index = self.silos.get(silo.number())?;
-        index.first_fit(
-            size,
-            |start| self.length(start),
-            |start| {
-                let run = self.by_start.get(&start)?;
-                let place = align_up(start, alignment)?;
-                let fits = place.checked_add(size)? <= run.end;
-                (fits && accept(place)).then_some(place)
-            },
-        )
+        mut accept: impl FnMut(u64, u64) -> Option<T>,
+    ) -> Option<T> {
+        self.index
+            .first_fit(size, |start, length| accept(start, start + length))
     }
 
-    /// Bounds of runs of a silo that are at least `size` bytes long: the shorter ones first.
-    pub(crate) fn at_least(&self, silo: Silo, size: u64) -> impl Iterator<Item = (u64, u64)> {
-        let index = self.silos.get(silo.number());
-        index.into_iter().flat_map(move |index| {
-            index
-                .at_least(size, |start| self.length(start))
-                .map(|start| (start, start + self.length(start)))
-        })
+    /// Bounds of runs of at least `size` bytes: the shorter ones first.
+    pub(crate) fn at_least(&self, size: u64) -> impl Iterator<Item = (u64, u64)> {
+        let runs = self.index.at_least(size);
+        runs.map(|(start, length)| (start, start + length))
+    }
+
+    /// How far above an address all is free that `wanted` wants: the address if nothing is.
+    pub(crate) fn reach_above(&self, start: u64, wanted: impl Fn(&Free<'_>) -> bool) -> u64 {
+        // Runs touch only at walls.
+        let around = self.by_start.range(..=start).next_back();
+        let Some((_, run)) = around.filter(|(_, run)| run.end > start) else {
+            return start;
+        };
+        let pieces = run.iter().skip_while(|free| free.end <= start);
+        let reached = pieces.take_while(|free| wanted(free)).last();
+        reached.map_or(start, |free| free.end)
+    }
+
+    /// How far below an address all is free that `wanted` wants: the address if nothing is.
+    pub(crate) fn reach_below(&self, end: u64, wanted: impl Fn(&Free<'_>) -> bool) -> u64 {
+        let around = self.by_start.range(..end).next_back();
+        let Some((_, run)) = around.filter(|(_, run)| run.end >= end) else {
+            return end;
+        };
+        let pieces = run.iter().rev().skip_while(|free| free.start >= end);
+        let reached = pieces.take_while(|free| wanted(free)).last();
+        reached.map_or(end, |free| free.start)
+    }
+
+    /// Ranges of the run that begins at `start`, as long as they can be, of bytes that `wanted`
+    /// wants, lowest first.
+    pub(crate) fn stretches_of(
+        &self,
+        start: u64,
+        wanted: impl Fn(&Free<'_>) -> bool,
+    ) -> SmallVec<[(u64, u64); 4]> {
+        let mut stretches: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+        let pieces = self.by_start.get(&start).into_iter().flat_map(Run::iter);
+        for free in pieces.filter(wanted) {
+            match stretches.last_mut() {
+                Some((_, end)) if *end == free.start => *end = free.end,
+                _ => stretches.push((free.start, free.end)),
+            }
+        }
+        stretches
     }
 
     /// All free bytes, lowest first.
@@ -236,17 +226,6 @@ impl FreeRuns {
     pub(crate) fn longest(&self) -> u64 {
         let lengths = self.by_start.iter().map(|(start, run)| run.end - start);
         lengths.max().unwrap_or(0)
-    }
-
-    /// Silos that can hold anything.
-    pub(crate) fn silos(&self) -> impl Iterator<Item = Silo> + use<> {
-        (0..self.silos.len() as u32).map(Silo::numbered)
-    }
-
-    /// Whether a silo holds nothing.
-    pub(crate) fn is_empty(&self, silo: Silo) -> bool {
-        let index = self.silos.get(silo.number());
-        index.is_none_or(|index| index.iter().next().is_none())
     }
 
     /// Changes what is remembered of the pasts of all free bytes, where `change` has an answer.
@@ -271,15 +250,8 @@ impl FreeRuns {
         (address < run.end).then_some((start, run.end))
     }
 
-    fn length(&self, start: u64) -> u64 {
-        self.by_start.get(&start).map_or(0, |run| run.end - start)
-    }
-
     fn list(&mut self, start: u64, run: Run) {
-        while self.silos.len() <= run.silo.number() {
-            self.silos.push(RunIndex::new());
-        }
-        self.silos[run.silo.number()].insert(start, run.end - start);
+        self.index.insert(start, run.end - start);
         self.by_start.insert(start, run);
     }
 
@@ -288,26 +260,25 @@ impl FreeRuns {
         let Some(run) = self.by_start.remove(&start) else {
             unreachable!("the caller found a run there");
         };
-        let found = self.silos[run.silo.number()].remove(start, run.end - start);
-        debug_assert!(found, "a run was in no index");
+        let found = self.index.remove(start, run.end - start);
+        debug_assert!(found, "a run was not in the index");
         run
     }
 
     /// Checks the room's invariants.
     pub(crate) fn validate(&self) -> Result<(), String> {
-        let mut below: Option<(u64, Silo)> = None;
+        let mut below: Option<u64> = None;
         for (&start, run) in &self.by_start {
             let fault = |what: &str| Err(format!("the free run at {start:#x} {what}: {run:?}"));
             if start >= run.end {
                 return fault("is empty");
             }
-            if let Some((end, silo)) = below
-                && (end > start
-                    || (end == start && silo == run.silo && !self.walls.contains(&start)))
+            if below
+                .is_some_and(|end| end > start || (end == start && !self.walls.contains(&start)))
             {
                 return fault("overlaps or belongs to the one below");
             }
-            below = Some((run.end, run.silo));
+            below = Some(run.end);
             let starts: Vec<u64> = run.pieces.iter().map(|piece| piece.start).collect();
             if starts.first() != Some(&start)
                 || !starts.is_sorted_by(|a, b| a < b)
@@ -315,18 +286,11 @@ impl FreeRuns {
             {
                 return fault("is not covered by its pieces");
             }
-            if run
-                .pieces
-                .iter()
-                .any(|piece| Silo::of(&piece.ends) != run.silo)
-            {
-                return fault("holds a piece of another silo");
-            }
         }
-        let mut listed: Vec<u64> = self.silos.iter().flat_map(RunIndex::iter).collect();
+        let mut listed: Vec<u64> = self.index.iter().collect();
         listed.sort_unstable();
         if !listed.iter().eq(self.by_start.keys()) {
-            return Err("the indices do not hold just the free runs".to_owned());
+            return Err("the index does not hold just the free runs".to_owned());
         }
         Ok(())
     }
@@ -334,18 +298,16 @@ impl FreeRuns {
 
 impl Run {
     fn iter(&self) -> impl DoubleEndedIterator<Item = Free<'_>> {
-        let ends = self.pieces.iter().skip(1).map(|piece| piece.start);
-        let mut ends: SmallVec<[u64; 4]> = ends.collect();
-        ends.push(self.end);
-        self.pieces
-            .iter()
-            .enumerate()
-            .map(move |(number, piece)| Free {
+        (0..self.pieces.len()).map(|number| {
+            let piece = &self.pieces[number];
+            let next = self.pieces.get(number + 1);
+            Free {
                 start: piece.start,
-                end: ends[number],
+                end: next.map_or(self.end, |next| next.start),
                 ends: &piece.ends,
                 freed: piece.freed,
-            })
+            }
+        })
     }
 
     /// Keeps what is below an address inside the run; gives the rest.
@@ -362,11 +324,7 @@ impl Run {
             upper.insert(0, rest);
         }
         let end = std::mem::replace(&mut self.end, at);
-        Run {
-            end,
-            silo: self.silo,
-            pieces: upper,
-        }
+        Run { end, pieces: upper }
     }
 }
 

@@ -204,6 +204,14 @@ impl Filled<'_> {
         self.verify_on(stream);
     }
 
+    /// Says that the use on a stream ended where an event was recorded through the pool.
+    pub(super) fn use_ends_at(&self, stream: StreamId, event: EventId) {
+        let checker = &self.bench.checker;
+        assert!(checker.use_ends_at(self.address(), stream, event));
+        let ended = self.block().use_ends_at(stream, event);
+        ended.expect("a use that ends");
+    }
+
     /// Gives the bare block to somebody who frees it by its address.
     pub(super) fn free_by_address(mut self, pool: &Pool) {
         self.verify_on(self.stream);

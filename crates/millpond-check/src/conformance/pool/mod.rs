@@ -3,6 +3,7 @@
 
 mod bench;
 mod generic;
+mod graphs;
 mod growth;
 mod leak;
 mod order;
@@ -19,7 +20,7 @@ pub fn all() -> &'static [Case] {
     &CASES
 }
 
-static CASES: [Case; 39] = [
+static CASES: [Case; 43] = [
     case!(generic::live_blocks_differ, "RMM generic suite 1 (rmm#861)"),
     case!(
         generic::sizes_from_nothing_to_a_gibibyte,
@@ -119,6 +120,14 @@ static CASES: [Case; 39] = [
         "rule 3 of the design"
     ),
     case!(
+        order::a_use_is_not_waited_for_beyond_its_end,
+        "Block::use_ends_at"
+    ),
+    case!(
+        order::a_stream_that_must_not_wait_does_not,
+        "Pool::never_wait"
+    ),
+    case!(
         streams::default_streams_of_threads_are_many,
         "StreamId::PER_THREAD"
     ),
@@ -139,5 +148,7 @@ static CASES: [Case; 39] = [
         streams::streams_of_others_are_served,
         "StreamId: any stream of the program"
     ),
+    case!(graphs::memory_of_a_graph_stays_where_it_is, "GraphMemory"),
+    case!(graphs::captures_leave_nothing_behind, "GraphMemory"),
     case!(leak::a_thousand_pools_leave_nothing, "rule 5 of the design").process(Process::Own),
 ];

@@ -11,15 +11,16 @@ mod pattern;
 
 use std::sync::Arc;
 
-use millpond::Pool;
-use millpond::device::Observed;
+use millpond::device::{Observed, Observer};
 use millpond_trace::Step;
 
+use super::allocator::{JobAllocator, PoolSettings};
 use super::calls::{CallCounter, DriverCalls};
 use super::error::ReplayError;
 use super::outcome::Outcome;
+use super::picture::Recorder;
 use super::progress::Progress;
-use super::session::{Companion, LiveBlock, PoolSettings, Session};
+use super::session::{Companion, LiveBlock, Session};
 use super::workload::Workload;
 use bytes::Bytes;
 pub(super) use open::RealDevice;
@@ -30,10 +31,11 @@ pub(super) fn run(
     target: &RealDevice,
     settings: PoolSettings,
     repetitions: u32,
+    recorder: Option<&Arc<Recorder>>,
     progress: &Progress,
 ) -> Result<Vec<Outcome>, ReplayError> {
     let counter = Arc::new(CallCounter::default());
-    let mut session = open_session(workload, target, settings, &counter)?;
+    let mut session = open_session(workload, target, settings, &counter, recorder)?;
     let mut outcomes = Vec::new();
     for number in 1..=repetitions {
         let mut before = counter.totals();
@@ -66,7 +68,7 @@ pub(super) fn completes(
     settings: PoolSettings,
     progress: &Progress,
 ) -> Result<bool, ReplayError> {
-    let mut session = open_session(workload, target, settings, &Arc::default())?;
+    let mut session = open_session(workload, target, settings, &Arc::default(), None)?;
     session.stop_at_failure();
     let mut companion = ByteCompanion::new(workload, target, &session)?;
     session.play(&mut companion, progress)?;
@@ -82,10 +84,14 @@ fn open_session<'w>(
     target: &RealDevice,
     settings: PoolSettings,
     counter: &Arc<CallCounter>,
+    recorder: Option<&Arc<Recorder>>,
 ) -> Result<Session<'w>, ReplayError> {
-    let observers = vec![Arc::clone(counter) as _];
+    let mut observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(counter) as _];
+    observers.extend(recorder.map(|recorder| Arc::clone(recorder) as _));
     let observed = Arc::new(Observed::new(Arc::clone(&target.device), observers));
-    Session::new(workload, observed, settings)
+    let mut session = Session::new(workload, observed, settings)?;
+    session.tell(recorder.map(Arc::clone));
+    Ok(session)
 }
 
 /// Does to the blocks' bytes what the job's kernels would.
@@ -112,7 +118,12 @@ impl<'a> ByteCompanion<'a> {
 impl Companion for ByteCompanion<'_> {
     const TIMES_CALLS: bool = true;
 
-    fn before(&mut self, _pool: &Pool, _index: usize, _step: &Step) -> Result<(), ReplayError> {
+    fn before(
+        &mut self,
+        _pool: &JobAllocator,
+        _index: usize,
+        _step: &Step,
+    ) -> Result<(), ReplayError> {
         Ok(())
     }
 

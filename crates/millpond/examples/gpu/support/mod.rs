@@ -12,6 +12,8 @@ use std::slice;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUcontext, CUfunction, CUresult, CUstream};
+
+pub(crate) mod graph;
 use millpond::device::{CudaDevice, Device, StreamId};
 use millpond::device::{DeviceError, Status};
 

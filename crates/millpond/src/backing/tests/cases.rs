@@ -113,7 +113,7 @@ impl Bench {
         let order = &self.clockwork.order;
         let found = self
             .backing
-            .find_usable(order, wanted, self.stream, REASONS);
+            .find_usable(order, wanted, self.stream, REASONS, true);
         found.map(|place| (place - BASE) / MIB)
     }
 
@@ -254,7 +254,8 @@ fn a_mapping_is_surplus_only_when_every_use_through_it_is_completed() {
         bench.backing.occupy(place, MIB);
         let end = Ends::from(bench.clockwork.order.advance(bench.stream));
         let order = &bench.clockwork.order;
-        bench.backing.release(order, place, MIB, &end);
+        let freed = bench.backing.number_free();
+        bench.backing.release(order, place, MIB, &end, freed);
     }
     // Only through the last one nothing was used; it is where the build is.
     let (start, end) = (BASE + 64 * MIB, BASE + 72 * MIB);

@@ -34,6 +34,7 @@ pub(super) struct Wish {
     pub(super) alignment: u64,
     pub(super) stream: usize,
     pub(super) reasons: Reasons,
+    pub(super) own_first: bool,
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
@@ -47,12 +48,14 @@ fn wish() -> impl Strategy<Value = Wish> {
         prop_oneof![4 => Just(0), 2 => 0..5_u32],
         0..STREAMS,
         reasons,
+        any::<bool>(),
     )
-        .prop_map(|(cells, alignment, stream, reasons)| Wish {
+        .prop_map(|(cells, alignment, stream, reasons, own_first)| Wish {
             cells,
             alignment: 1 << alignment,
             stream,
             reasons,
+            own_first,
         })
 }
 

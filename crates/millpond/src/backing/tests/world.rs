@@ -164,9 +164,9 @@ impl World {
         let wanted = self.wanted(wish);
         let stream = self.streams[wish.stream];
         let order = &self.clockwork.order;
-        let Some(place) = self
-            .backing
-            .find_usable(order, wanted, stream, wish.reasons)
+        let Some(place) =
+            self.backing
+                .find_usable(order, wanted, stream, wish.reasons, wish.own_first)
         else {
             assert!(!self.something_fits(wish), "{wish:?} fits somewhere");
             return;
@@ -233,8 +233,9 @@ impl World {
             ends.add(order.advance(other));
         }
         let block = self.model.remove_block(place, &ends);
+        let freed = self.backing.number_free();
         self.backing
-            .release(&self.clockwork.order, block.start, block.size, &ends);
+            .release(&self.clockwork.order, block.start, block.size, &ends, freed);
     }
 
     fn begin(&mut self, wish: &Wish, budget: u64, until: u64) -> Option<ModelBuild> {

@@ -1,16 +1,22 @@
 //! The context in which a device works, and making it the calling thread's current one.
 //!
 //! Invariants: a thread's current context is after every call what it was before; a retained
-//! primary context is released once; nothing reaches the driver from a forked process, or from
+//! primary context is released once; a thread's capture mode is after every call what it was before;
+//! nothing reaches the driver from a forked process, or from
 //! inside a host function, where the driver forbids it.
 
+use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::driver::Driver;
 use super::jobs;
 use super::types::{CUcontext, CUdevice, SUCCESS};
 use crate::device::{Call, DeviceError, Status};
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const CAPTURE_MODE_RELAXED: c_int = 2;
 
 /// A context of a device.
 pub(super) struct Context {
@@ -18,9 +24,20 @@ pub(super) struct Context {
     pub(super) device: CUdevice,
     raw: CUcontext,
     retained: bool,
+    /// Streams that are being captured, as far as the device is told.
+    captured: AtomicUsize,
 }
 
 impl Context {
+    /// One more stream is being captured, or one less.
+    pub(super) fn capturing(&self, begins: bool) {
+        if begins {
+            self.captured.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.captured.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// Retains the device's primary context, the one that the CUDA runtime uses.
     pub(super) fn primary(driver: Arc<Driver>, ordinal: u32) -> Result<Context, DeviceError> {
         let count = driver.device_count()?;
@@ -45,6 +62,7 @@ impl Context {
             device,
             raw,
             retained: true,
+            captured: AtomicUsize::new(0),
         })
     }
 
@@ -71,6 +89,7 @@ impl Context {
             device,
             raw,
             retained,
+            captured: AtomicUsize::new(0),
         })
     }
 
@@ -97,9 +116,13 @@ impl Context {
                 )
             })?;
         }
+        let captured = self.captured.load(Ordering::Relaxed) > 0;
         Ok(Entered {
             driver: &self.driver,
             pushed,
+            capture_mode: captured
+                .then(|| exchange_capture_mode(&self.driver, CAPTURE_MODE_RELAXED))
+                .flatten(),
             not_send: PhantomData,
         })
     }
@@ -118,12 +141,17 @@ impl Context {
 pub(super) struct Entered<'a> {
     pub(super) driver: &'a Driver,
     pushed: bool,
+    /// The thread's capture mode before it was relaxed, if it was.
+    capture_mode: Option<c_int>,
     /// What is current is so on one thread: the guard stays on it.
     not_send: PhantomData<*const ()>,
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
+        if let Some(mode) = self.capture_mode {
+            exchange_capture_mode(self.driver, mode);
+        }
         if self.pushed {
             let mut popped = 0;
             // SAFETY: the context on top of this thread's stack is the one pushed by `enter`:
@@ -132,6 +160,17 @@ impl Drop for Entered<'_> {
             unsafe { (self.driver.functions.ctx_pop_current)(&raw mut popped) };
         }
     }
+}
+
+/// Sets the calling thread's capture mode, and gives what it was. By default the driver refuses
+/// much to all threads while any captures, and ends the capture for it; relaxed, it refuses only
+/// what touches captured streams (DRV `cuThreadExchangeStreamCaptureMode`).
+fn exchange_capture_mode(driver: &Driver, mode: c_int) -> Option<c_int> {
+    let exchange = driver.functions.thread_exchange_stream_capture_mode?;
+    let mut mode = mode;
+    // SAFETY: the driver is initialised, and `mode` outlives the call.
+    let code = unsafe { exchange(&raw mut mode) };
+    (code == SUCCESS).then_some(mode)
 }
 
 fn current(driver: &Driver, call: Call) -> Result<CUcontext, DeviceError> {

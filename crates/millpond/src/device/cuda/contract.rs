@@ -54,6 +54,10 @@ impl Device for CudaDevice {
         u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    fn capturing(&self, begins: bool) {
+        self.context.capturing(begins);
+    }
+
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64, DeviceError> {
         let entered = self.context.enter(Call::Reserve)?;
         let reserve = self.optional(entered.driver.functions.mem_address_reserve, Call::Reserve)?;
@@ -300,6 +304,10 @@ impl Device for CudaDevice {
             format!("asked for the identity of stream {stream}")
         })?;
         Ok(id)
+    }
+
+    fn stream_order(&self, stream: StreamId) -> Option<StreamOrder> {
+        self.order_of(stream)
     }
 
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {

@@ -16,6 +16,8 @@ enum Step {
     FreeHeld(usize),
     Record(usize, u64),
     Wait(usize, u64),
+    /// A range is freed whose use ended where an event was recorded.
+    EndAt(u64),
     /// A marker is requested, recorded, or completed and seen to be: each at its own time.
     Request(usize),
     Mark(usize),
@@ -40,7 +42,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => stream.clone().prop_map(Step::Hold),
         2 => which.clone().prop_map(Step::FreeHeld),
         2 => (stream.clone(), event.clone()).prop_map(|(s, e)| Step::Record(s, e)),
-        2 => (stream.clone(), event).prop_map(|(s, e)| Step::Wait(s, e)),
+        2 => (stream.clone(), event.clone()).prop_map(|(s, e)| Step::Wait(s, e)),
+        2 => event.prop_map(Step::EndAt),
         3 => stream.clone().prop_map(Step::Request),
         3 => which.clone().prop_map(Step::Mark),
         2 => which.clone().prop_map(Step::Query),
@@ -84,7 +87,8 @@ struct Pair {
     freed: Vec<Freed>,
     /// Named blocks: the slot, and the last piece of work of its stream if that is gone.
     held: Vec<(Lane, Option<usize>)>,
-    events: FxHashMap<u64, usize>,
+    /// The node of each event's record, and the last piece of work before it.
+    events: FxHashMap<u64, (usize, usize)>,
     requests: Vec<(MarkerRequest, usize)>,
     /// The node that each marker's event was recorded at.
     marks: FxHashMap<EventId, usize>,
@@ -192,15 +196,22 @@ impl Pair {
                 self.bench.order.unname(lane.index);
             }
             Step::Record(lane, event) => {
-                let knowledge = order.knowledge(self.lanes[lane].index);
-                order.remember_event(EventId(event), knowledge);
+                let recorded = order.recording(self.lanes[lane].index);
+                order.remember_event(EventId(event), recorded);
+                let work = self.lanes[lane].last;
                 let node = self.queue(lane, None);
-                self.events.insert(event, node);
+                self.events.insert(event, (node, work));
+            }
+            Step::EndAt(event) => {
+                if let Some(end) = order.end_at_event(EventId(event)) {
+                    let (_, node) = self.events[&event];
+                    self.freed.push(Freed { end, node });
+                }
             }
             Step::Wait(lane, event) => {
                 if let Some(knowledge) = order.event_knowledge(EventId(event)) {
                     order.learn(self.lanes[lane].index, &knowledge);
-                    let node = self.events[&event];
+                    let (node, _) = self.events[&event];
                     self.queue(lane, Some(node));
                 }
             }

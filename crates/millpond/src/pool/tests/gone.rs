@@ -178,3 +178,24 @@ fn a_stream_destroyed_while_a_request_on_it_is_served_confuses_nothing() {
     assert_eq!(pool.trim(0).unwrap(), 16 * MIB);
     pool.validate().unwrap();
 }
+
+#[test]
+fn a_stream_that_is_captured_is_not_asked_who_it_is() {
+    // The driver refuses to tell (900), and nothing may be asked of a captured stream anyway.
+    let builder = SimDevice::builder().total_memory(64 * MIB);
+    let sim = Arc::new(builder.stream_values_recur(true).build());
+    let log = Arc::new(Log::default());
+    let observers: Vec<Arc<dyn Observer>> = vec![Arc::clone(&log) as _];
+    let device = Arc::new(Observed::new(Arc::clone(&sim) as _, observers));
+    let pool = Pool::builder(device as _).build().unwrap();
+    let stream = sim.create_stream(StreamOrder::Independent).unwrap();
+    let memory = pool.graph_memory();
+    let capture = memory.begin_capture(stream).unwrap();
+    let before = log.count(Call::StreamIdentity);
+    let block = pool.allocate(MIB, stream).unwrap();
+    drop(block);
+    assert_eq!(log.count(Call::StreamIdentity), before);
+    capture.end();
+    drop(memory);
+    pool.validate().unwrap();
+}

@@ -4,12 +4,23 @@
 mod drafts;
 mod faults;
 mod gone;
+mod graph_faults;
+mod graph_limits;
+mod graph_threads;
+mod graphs;
 mod growing;
+mod holding;
+mod life;
 mod limits;
 mod misuse;
+mod never_wait;
 mod placement;
+mod sanitizer;
+mod sanitizer_random;
 mod small;
 mod streams;
+mod threads;
+mod uses;
 
 use std::sync::{Arc, Mutex};
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::{at, ends};
-use crate::order::{Ends, StreamIndex};
+use crate::order::Ends;
 
 const GRAINS: u64 = 96;
 
@@ -95,15 +95,6 @@ impl Pair {
         self.model.contains_key(&grain)
     }
 
-    fn silo(&self, grain: u64) -> Option<Silo> {
-        self.model.get(&grain).map(|(ends, _)| Silo::of(ends))
-    }
-
-    /// The runs of a silo.
-    fn runs_of(&self, silo: Silo) -> Vec<(u64, u64)> {
-        self.ranges(0, GRAINS, |grain| self.silo(grain) == Some(silo))
-    }
-
     fn apply(&mut self, step: Step) {
         match step {
             Step::Insert(start, length, list) => {
@@ -119,7 +110,7 @@ impl Pair {
                 }
             }
             Step::Carve(start, length) => {
-                // A carved range may go on through runs of several silos, and across walls.
+                // A carved range may go on through several pieces, and across walls.
                 let end = (start..(start + length).min(GRAINS))
                     .find(|&grain| !self.is_free(grain))
                     .unwrap_or((start + length).min(GRAINS));
@@ -176,7 +167,7 @@ impl Pair {
         let top = (probe..GRAINS)
             .find(|grain| taken_or_wall(grain, probe))
             .unwrap_or(GRAINS);
-        self.compare(runs.above(at(probe)), probe, top);
+        assert_eq!(runs.reach_above(at(probe), |_| true), at(top));
         let bottom = (0..probe)
             .rev()
             .find(|&grain| {
@@ -184,9 +175,7 @@ impl Pair {
                 !self.is_free(grain) || (above != probe && WALLS.contains(&above))
             })
             .map_or(0, |grain| grain + 1);
-        let below: Vec<Free<'_>> = runs.below(at(probe)).collect();
-        assert!(below.is_sorted_by(|a, b| a.start > b.start));
-        self.compare(below.into_iter(), bottom, probe);
+        assert_eq!(runs.reach_below(at(probe), |_| true), at(bottom));
         for stream in 0..STREAMS {
             let expected = self.ranges(0, GRAINS, |grain| {
                 let ends = self.model.get(&grain);
@@ -196,33 +185,34 @@ impl Pair {
             let expected: Vec<_> = expected.iter().map(|&(s, e)| (at(s), at(e))).collect();
             assert_eq!(found, expected);
         }
-        let silos = (0..STREAMS).map(|stream| Silo::of_stream(StreamIndex(stream)));
-        let mut longest = 0;
-        for silo in silos.chain([Silo::COMMON]) {
-            let all = self.runs_of(silo);
-            longest = longest.max(all.iter().map(|(s, e)| e - s).max().unwrap_or(0));
-            assert_eq!(runs.is_empty(silo), all.is_empty());
-            let long: BTreeSet<(u64, u64)> = all
-                .iter()
-                .filter(|(start, end)| end - start >= size)
-                .map(|&(start, end)| (at(start), at(end)))
-                .collect();
-            let found: Vec<(u64, u64)> = runs.at_least(silo, size * GRAIN).collect();
-            // A class is an eighth wide.
-            let lengths: Vec<u64> = found.iter().map(|(start, end)| end - start).collect();
-            assert!(lengths.windows(2).all(|two| two[0] * 8 <= two[1] * 9));
-            assert_eq!(found.iter().copied().collect::<BTreeSet<_>>(), long);
-            assert_eq!(found.len(), long.len(), "a run came twice");
-            for unwanted in [u64::MAX, probe] {
-                let expected = all.iter().find_map(|&(start, end)| {
-                    let place = start.next_multiple_of(alignment);
-                    (place + size <= end && place != unwanted).then_some(at(place))
-                });
-                let unwanted = unwanted.checked_mul(GRAIN).map(|offset| at(0) + offset);
-                let found = runs.first_fit(silo, size * GRAIN, alignment * GRAIN, |place| {
-                    Some(place) != unwanted
-                });
-                assert_eq!(found, expected);
+        let all = self.ranges(0, GRAINS, |grain| self.is_free(grain));
+        let longest = all.iter().map(|(s, e)| e - s).max().unwrap_or(0);
+        let long: Vec<(u64, u64)> = all
+            .iter()
+            .filter(|(start, end)| end - start >= size)
+            .map(|&(start, end)| (at(start), at(end)))
+            .collect();
+        let mut found: Vec<(u64, u64)> = runs.at_least(size * GRAIN).collect();
+        // A class is an eighth wide.
+        let lengths: Vec<u64> = found.iter().map(|(start, end)| end - start).collect();
+        assert!(lengths.windows(2).all(|two| two[0] * 8 <= two[1] * 9));
+        found.sort_unstable();
+        assert_eq!(found, long);
+        for unwanted in [u64::MAX, at(probe)] {
+            let accept = |start: u64, end: u64| {
+                let place = start.next_multiple_of(alignment * GRAIN);
+                (place + size * GRAIN <= end && place != unwanted).then_some(place)
+            };
+            let expected = long.iter().find_map(|&(start, end)| accept(start, end));
+            assert_eq!(runs.first_fit(size * GRAIN, accept), expected);
+        }
+        for &(start, end) in &all {
+            for stream in 0..STREAMS {
+                let expected =
+                    self.ranges(start, end, |grain| !names(&self.model[&grain].0, stream));
+                let found = runs.stretches_of(at(start), |free| !names(free.ends, stream));
+                let expected: Vec<_> = expected.iter().map(|&(s, e)| (at(s), at(e))).collect();
+                assert_eq!(found.to_vec(), expected);
             }
         }
         assert_eq!(runs.longest(), longest * GRAIN);
@@ -254,9 +244,8 @@ fn pieces_that_somebody_tells_apart_stay_apart_in_one_run() {
         .map(|free| (free.start, free.end, free.freed))
         .collect();
     assert_eq!(pieces, [(at(0), at(8), 2), (at(8), at(12), 3)]);
-    let own = Silo::of_stream(StreamIndex(0));
     assert_eq!(
-        runs.first_fit(own, 12 * GRAIN, GRAIN, |_| true),
+        runs.first_fit(12 * GRAIN, |start, _| Some(start)),
         Some(at(0))
     );
 }
