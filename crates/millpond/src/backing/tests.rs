@@ -3,3 +3,4 @@
 mod cases;
 mod model;
 mod random;
+mod world;

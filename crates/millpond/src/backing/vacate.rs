@@ -156,11 +156,12 @@ impl Backing {
 
     /// A vacated mapping is unmapped: its addresses are free. Gives its handle's slot.
     pub(crate) fn unmapped(&mut self, vacated: Vacated) -> HandleSlot {
-        let slot = vacated.record.slot;
-        self.unpin(slot);
-        self.reservations
-            .unclaim(vacated.address, vacated.address + vacated.record.size);
-        slot
+        let Vacated {
+            address, record, ..
+        } = vacated;
+        self.unpin(record.slot);
+        self.reservations.unclaim(address, address + record.size);
+        record.slot
     }
 
     /// A vacated mapping could not be unmapped: it is as it was.

@@ -136,8 +136,8 @@ struct World {
 }
 
 impl World {
-    fn apply(&mut self, step: Step) {
-        match step {
+    fn apply(&mut self, step: &Step) {
+        match *step {
             Step::Take(cells, alignment, stream) => {
                 let (size, alignment) = (cells * CELL, CELL << alignment);
                 let stream = self.streams[stream];
@@ -330,15 +330,15 @@ proptest! {
             blocks: Vec::new(),
             next: 0,
         };
-        for step in steps {
+        for step in &steps {
             world.apply(step);
             world.check();
         }
         while !world.blocks.is_empty() {
-            world.apply(Step::Release(0, STREAMS));
+            world.apply(&Step::Release(0, STREAMS));
             world.check();
         }
-        world.apply(Step::GiveUp);
+        world.apply(&Step::GiveUp);
         prop_assert!(world.regions.is_empty());
         prop_assert_eq!(world.small.validate(), Ok(0));
     }

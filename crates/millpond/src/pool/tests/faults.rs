@@ -41,17 +41,17 @@ fn aliasing(bench: &Bench, streams: &[StreamId]) -> Result<(), String> {
     bench.pool.synchronize().map_err(|e| text(&e))?;
     bench.pool.trim(0).map_err(|e| text(&e))?;
     let mut keep = Vec::new();
-    let wholes = (0..8).map(|_| allocate(8)).collect::<Result<Vec<_>, _>>()?;
+    let wholes = (0..8).map(|_| allocate(2)).collect::<Result<Vec<_>, _>>()?;
     let mut wholes = wholes.into_iter();
     drop(wholes.next());
-    keep.push(allocate(4)?);
-    let mut end = allocate(4)?;
+    keep.push(allocate(1)?);
+    let mut end = allocate(1)?;
     for whole in wholes {
         drop(whole);
-        let beginning = allocate(4)?;
-        keep.push(allocate(4)?);
+        let beginning = allocate(1)?;
+        keep.push(allocate(1)?);
         drop((beginning, end));
-        let both = allocate(8)?;
+        let both = allocate(2)?;
         bench
             .sim
             .enqueue_work(streams[0], 20_000)
@@ -59,8 +59,8 @@ fn aliasing(bench: &Bench, streams: &[StreamId]) -> Result<(), String> {
         drop(both);
         bench.pool.synchronize().map_err(|e| text(&e))?;
         // The lower one is the end of the first handle.
-        end = allocate(4)?;
-        keep.push(allocate(4)?);
+        end = allocate(1)?;
+        keep.push(allocate(1)?);
     }
     keep.truncate(3);
     drop(end);
@@ -120,12 +120,12 @@ fn each_call_failing_otherwise_in_turn() {
 
 #[test]
 fn putting_together_has_all_it_can_fail_at() {
-    let bench = Bench::new(64 * MIB);
+    let bench = Bench::new(16 * MIB);
     aliasing(&bench, &[bench.stream(), bench.stream()]).unwrap();
     let log = bench.log.0.lock().unwrap().clone();
     let (mut open, mut handles) = (BTreeMap::new(), BTreeMap::new());
     let (mut most, mut surplus) = (0, 0);
-    for record in log.iter() {
+    for record in &log {
         match *record {
             CallRecord::Map {
                 address, handle, ..
@@ -150,12 +150,12 @@ fn putting_together_has_all_it_can_fail_at() {
 
 #[test]
 fn each_call_of_putting_together_out_of_memory_in_turn() {
-    fail_in_turn(64 * MIB, aliasing, Status::OUT_OF_MEMORY);
+    fail_in_turn(16 * MIB, aliasing, Status::OUT_OF_MEMORY);
 }
 
 #[test]
 fn each_call_of_putting_together_failing_otherwise_in_turn() {
-    fail_in_turn(64 * MIB, aliasing, Status::OPERATING_SYSTEM);
+    fail_in_turn(16 * MIB, aliasing, Status::OPERATING_SYSTEM);
 }
 
 #[test]

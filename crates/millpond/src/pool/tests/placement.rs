@@ -226,7 +226,7 @@ fn long_and_short_lives(job: &mut Job) {
         }
         for which in (short..job.blocks.len())
             .rev()
-            .filter(|w| (w - short) % 2 == 0)
+            .filter(|w| (w - short).is_multiple_of(2))
         {
             job.free(which);
         }
