@@ -12,8 +12,9 @@ mod order;
 mod pages;
 mod small;
 mod space;
+mod sync;
 
 pub use pool::{
-    AllocError, Block, BlockError, Capture, CaptureError, GraphMemory, Pool, PoolError, Request,
-    Statistics,
+    Access, AllocError, Block, BlockError, Capture, CaptureError, GraphMemory, Hazard, OrderReport,
+    Pool, PoolError, Request, Statistics,
 };

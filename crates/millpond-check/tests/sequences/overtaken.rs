@@ -149,11 +149,13 @@ fn a_record_on_a_successor_stands_for_nothing() {
     let watched = Watched::new(true);
     let (gone, other) = (watched.stream(), watched.stream());
     let small = watched.block(256, gone);
+    let first = watched.block(4 * MIB, gone);
     // A live block between the two, so that they do not become one when they are free.
     watched.block(4 * MIB, other);
     let large = watched.block(64 * MIB, gone);
     let meanwhile = watched.clone();
-    // The free of so much wants a marker, and is held up before it records it.
+    watched.free(first);
+    // After so much, the next free wants a marker, and is held up before it records it.
     watched.interrupt.next(Call::CreateEvent, move || {
         let watched = meanwhile;
         // One more free, so that the stream's last marker is a later one.

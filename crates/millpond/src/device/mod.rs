@@ -361,6 +361,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// [`StreamId::PER_THREAD`], that of the calling thread's stream.
     fn stream_identity(&self, stream: StreamId) -> Result<u64, DeviceError>;
 
+    /// How a stream stands to the legacy stream (`cuStreamGetFlags`); `None` if there is no such
+    /// stream, or the driver does not tell. Not a call that costs, or that an observer sees.
+    fn stream_order(&self, _stream: StreamId) -> Option<StreamOrder> {
+        None
+    }
+
     /// Waits on the host until all work queued on the stream is done (`cuStreamSynchronize`).
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError>;
 

@@ -359,6 +359,10 @@ impl Device for Observed {
         )
     }
 
+    fn stream_order(&self, stream: StreamId) -> Option<StreamOrder> {
+        self.device.stream_order(stream)
+    }
+
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
         self.plain(&CallRecord::SynchronizeStream { stream }, |d| {
             d.synchronize_stream(stream)

@@ -1,9 +1,10 @@
 //! Events of the pool's own, kept for the next use: creating one costs as much as recording it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::device::{Device, DeviceError, EventId};
+use crate::sync::Mutex;
 
 /// Hands out events and takes them back.
 #[derive(Debug)]

@@ -46,12 +46,13 @@ impl Inner {
             self.observe(Marking::Harmless);
         }
         let mut no_addresses = self.wish_for_addresses(need).err();
+        let ladder = self.ladder();
         // What the device is believed to have left; it is asked only after it has refused.
         let mut available = u64::MAX;
         loop {
             let begun = {
                 let mut state = self.lock();
-                state.begin_growth(need, self.setting.ladder(), means, available)
+                state.begin_growth(need, ladder, means, available)
             };
             match begun {
                 Ok(build) => match self.carry_out(need, build, means.awaited.is_some()) {
@@ -86,6 +87,11 @@ impl Inner {
         }
     }
 
+    /// The sizes of new handles.
+    pub(super) fn ladder(&self) -> Ladder {
+        self.setting.ladder(self.most_there_can_be())
+    }
+
     /// Sees to it that there is a gap in which a range of its own can stand and grow, unless that
     /// was refused before.
     fn wish_for_addresses(&self, need: &Need) -> Result<(), Refused> {
@@ -106,8 +112,16 @@ impl Inner {
     fn reserve_for(&self, need: &Need) -> Result<(), Refused> {
         let granularity = self.device.capabilities().granularity;
         let alignment = need.alignment.max(granularity);
+        // An alignment beyond the granularity may move the range up by as much: with less than
+        // that there is no place for it, however many reservations there are.
+        let padding = if alignment > granularity {
+            alignment
+        } else {
+            0
+        };
         let least = need.wanted().size.checked_next_multiple_of(granularity);
-        let Some(least) = least.and_then(|least| least.checked_add(granularity)) else {
+        let least = least.and_then(|least| least.checked_add(granularity + padding));
+        let Some(least) = least else {
             return Err(Refused {
                 wall: Wall::AddressSpace,
                 error: None,
@@ -115,8 +129,9 @@ impl Inner {
         };
         let count = self.lock().backing.reservations.count().min(8) as u32;
         let wanted = (FIRST_RESERVATION << count)
-            .max(least.saturating_mul(4))
-            .next_multiple_of(granularity);
+            .max((least - padding).saturating_mul(4))
+            .saturating_add(padding);
+        let wanted = wanted - wanted % granularity;
         let mut size = wanted;
         loop {
             match self.device.reserve(size, alignment) {

@@ -120,7 +120,7 @@ impl Inner {
     }
 
     /// The most bytes that one block could ever have.
-    fn most_there_can_be(&self) -> u64 {
+    pub(super) fn most_there_can_be(&self) -> u64 {
         let capabilities = self.device.capabilities();
         let limit = self.lock().pages.limit();
         let whole = limit.min(capabilities.total_memory);
@@ -130,6 +130,7 @@ impl Inner {
     /// Takes memory that other streams are not done with, and lets the asking stream wait for
     /// them: that which was freed first, be it in one place or put together.
     fn claim_after_waits(&self, need: &Need, budget: u64) -> Option<Claim> {
+        let ladder = self.ladder();
         let (claim, built) = {
             let mut state = self.lock();
             if let Some(claim) = state.claim_any_small(need) {
@@ -137,7 +138,6 @@ impl Inner {
             } else {
                 let place = state.oldest_place(need);
                 let before = place.map_or(u64::MAX, |(_, until)| until);
-                let ladder = self.setting.ladder();
                 match state.oldest_growth(need, ladder, budget, before) {
                     None => (place.map(|(place, _)| state.take(need, place)), None),
                     built => (None, built),

@@ -20,6 +20,7 @@ mod ladder;
 mod plain;
 mod policy;
 mod reclaim;
+mod sanitizer;
 mod state;
 mod statistics;
 mod streams;
@@ -27,18 +28,22 @@ mod teardown;
 mod uses;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::Location;
+use std::sync::{Arc, PoisonError};
 
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
 pub use graphs::{Capture, CaptureError, GraphMemory};
 pub use policy::{ReusePolicies, Setting, Waits};
+pub use sanitizer::{Access, Action, Hazard, OrderReport, ReportedBlock, Site};
 pub use statistics::Statistics;
 
 use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, StreamId};
 use crate::order::{EventPool, Reasons};
 use crate::pages::Pages;
 use crate::space::{GRAIN, align_up};
+use crate::sync::{Mutex, MutexGuard};
 use graphs::Graphs;
+use sanitizer::{BlockCall, Sanitizer};
 use state::{Need, State};
 use streams::Marking;
 
@@ -63,6 +68,8 @@ struct Inner {
     waits: Waits,
     reuse: ReusePolicies,
     graphs: Graphs,
+    /// What checks the caller's own order, if he wants that.
+    sanitizer: Option<Sanitizer>,
     state: Mutex<State>,
 }
 
@@ -91,6 +98,7 @@ pub struct PoolBuilder {
     setting: Setting,
     waits: Waits,
     reuse: ReusePolicies,
+    stream_sanitizer: bool,
 }
 
 impl PoolBuilder {
@@ -161,6 +169,7 @@ impl PoolBuilder {
             waits: self.waits,
             reuse: self.reuse,
             graphs: Graphs::default(),
+            sanitizer: self.stream_sanitizer.then(Sanitizer::default),
             state,
         };
         Ok(Pool {
@@ -175,6 +184,7 @@ pub struct Request {
     size: u64,
     alignment: u64,
     stream: StreamId,
+    name: Option<&'static str>,
 }
 
 impl Request {
@@ -184,6 +194,7 @@ impl Request {
             size,
             alignment: GRAIN,
             stream,
+            name: None,
         }
     }
 
@@ -191,6 +202,14 @@ impl Request {
     #[must_use]
     pub fn alignment(mut self, alignment: u64) -> Request {
         self.alignment = alignment;
+        self
+    }
+
+    /// Names the block, for reports ([`Pool::order_reports`]); [`Block::set_name`] takes names that
+    /// are made at run time.
+    #[must_use]
+    pub fn name(mut self, name: &'static str) -> Request {
+        self.name = Some(name);
         self
     }
 }
@@ -205,6 +224,7 @@ impl Pool {
             setting: Setting::default(),
             waits: Waits::default(),
             reuse: ReusePolicies::default(),
+            stream_sanitizer: false,
         }
     }
 
@@ -218,16 +238,19 @@ impl Pool {
     /// The memory may be used by whatever the stream is given from now on; by other streams once
     /// they are ordered after that, and once [`Block::use_on`] says so. Its content is undefined.
     /// Zero bytes give a block of its own address, of which nothing may be touched.
+    #[track_caller]
     pub fn allocate(&self, size: u64, stream: StreamId) -> Result<Block, AllocError> {
         self.allocate_with(Request::new(size, stream))
     }
 
     /// Allocates with further wishes: see [`Request`].
+    #[track_caller]
     pub fn allocate_with(&self, request: Request) -> Result<Block, AllocError> {
         let Request {
             size: requested,
             alignment,
             stream,
+            name,
         } = request;
         if !alignment.is_power_of_two() {
             return Err(AllocError::BadAlignment { alignment });
@@ -262,7 +285,12 @@ impl Pool {
                 granted?
             }
         };
-        Ok(self.block((granted.address, granted.serial), requested))
+        let block = self.block((granted.address, granted.serial), requested);
+        if self.inner.sanitizer.is_some() {
+            let call = block.call(Location::caller());
+            self.inner.watch_allocation(call, name, requested, key);
+        }
+        Ok(block)
     }
 
     fn block(&self, (address, serial): (u64, u64), size: u64) -> Block {
@@ -353,8 +381,9 @@ impl Block {
     }
 
     /// Frees the block, as dropping it does, and says if that failed.
+    #[track_caller]
     pub fn free(self) -> Result<(), BlockError> {
-        let result = self.inner.free_block(self.address, Some(self.serial));
+        let result = self.inner.free_block(self.call(Location::caller()));
         self.forget();
         result
     }
@@ -381,7 +410,12 @@ impl Drop for Block {
         if self.serial == FORGOTTEN {
             return;
         }
-        if let Err(error) = self.inner.free_block(self.address, Some(self.serial)) {
+        let call = BlockCall {
+            address: self.address,
+            serial: Some(self.serial),
+            location: None,
+        };
+        if let Err(error) = self.inner.free_block(call) {
             tracing::error!(%error, "a block could not be freed when it was dropped");
         }
     }

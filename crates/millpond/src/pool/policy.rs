@@ -66,18 +66,25 @@ pub enum Setting {
 
 const MIB: u64 = 1 << 20;
 
+/// Handles that a pool can have at least.
+const HANDLES_AT_LEAST: u64 = 64;
+
 impl Setting {
-    pub(super) fn ladder(self) -> Ladder {
+    /// The sizes of new handles in a pool that can have so many bytes. Where that is little, a
+    /// handle is not a large part of it.
+    pub(super) fn ladder(self, most: u64) -> Ladder {
         let (parts, smallest, largest) = match self {
             Setting::Plentiful => (1, 64, 512),
             Setting::Fast => (2, 16, 256),
             Setting::Balanced => (4, 8, 256),
             Setting::Tight => (8, 4, 256),
         };
+        let share = (most / HANDLES_AT_LEAST).max(1);
+        let share = 1 << share.ilog2();
         Ladder {
             parts,
-            smallest: smallest * MIB,
-            largest: largest * MIB,
+            smallest: share.min(smallest * MIB),
+            largest: share.clamp(smallest * MIB, largest * MIB),
         }
     }
 

@@ -188,6 +188,7 @@ impl Pool {
         };
         self.inner.device.record_event(event, stream)?;
         self.inner.lock().order.remember_event(event, recorded);
+        self.inner.watch_record(event, key);
         Ok(())
     }
 
@@ -207,6 +208,7 @@ impl Pool {
             let index = state.stream(key);
             state.order.learn(index, &knowledge);
         }
+        self.inner.watch_wait(key, event);
         Ok(())
     }
 
@@ -247,20 +249,26 @@ impl Pool {
             let index = state.stream(key);
             state.order.knowledge(index)
         };
+        let awaited = self.inner.watch_synchronization(Some(key));
         self.inner.device.synchronize_stream(stream)?;
         self.inner.lock().order.synchronized_knowledge(&knowledge);
+        self.inner.watch_synchronized(awaited);
         Ok(())
     }
 
     /// Waits on the host for the whole device. Everything freed so far is then free for all.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
-        self.inner.synchronize()
+        let awaited = self.inner.watch_synchronization(None);
+        self.inner.synchronize()?;
+        self.inner.watch_synchronized(awaited);
+        Ok(())
     }
 
     /// Says that a stream is about to be destroyed. What was freed on it is not lost: others can
     /// use it once the stream's work is done. To be called before the stream is destroyed.
     pub fn stream_destroyed(&self, stream: StreamId) -> Result<(), DeviceError> {
         let key = self.inner.stream_key(stream)?;
+        self.inner.watch_destroyed(key);
         let request = {
             let mut state = self.inner.lock();
             let Some(index) = state.order.known(key) else {

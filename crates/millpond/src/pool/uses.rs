@@ -10,8 +10,11 @@
 //! 2. A use that is over stays in `ended` until the block is freed; so the ends of a freed block
 //!    cover all its uses.
 
+use std::panic::Location;
+
 use super::error::BlockError;
 use super::front::Parked;
+use super::sanitizer::BlockCall;
 use super::state::{MarkerRequests, State};
 use super::{Block, Inner, Pool};
 use crate::device::{EventId, StreamId};
@@ -157,7 +160,11 @@ impl State {
 }
 
 impl Inner {
-    pub(super) fn free_block(&self, address: u64, serial: Option<u64>) -> Result<(), BlockError> {
+    pub(super) fn free_block(&self, call: BlockCall) -> Result<(), BlockError> {
+        let BlockCall {
+            address, serial, ..
+        } = call;
+        self.watch_free(call);
         let freed = self.lock().free_block(address, serial);
         let requests = match freed {
             Ok(requests) => requests,
@@ -169,15 +176,19 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) fn use_block(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
+    fn use_block(&self, call: BlockCall, stream: StreamId) -> Result<(), BlockError> {
+        let address = call.address;
         let key = self.stream_key(stream)?;
         let used = self.lock().use_on(address, key);
+        self.watch_use(call, key, used.as_ref().err());
         used.or_else(|error| self.unless_captured(error, |inner| inner.use_captured(address, key)))
     }
 
-    fn end_use(&self, address: u64, stream: StreamId, end: UseEnd) -> Result<(), BlockError> {
+    fn end_use(&self, call: BlockCall, stream: StreamId, end: UseEnd) -> Result<(), BlockError> {
+        let address = call.address;
         let key = self.stream_key(stream)?;
         let ended = self.lock().end_use(address, key, end);
+        self.watch_end_of_use(call, key, end, ended.as_ref().err());
         match ended {
             Ok(requests) => {
                 self.mark_all(requests);
@@ -189,9 +200,11 @@ impl Inner {
         }
     }
 
-    fn hand_over(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
+    fn hand_over(&self, call: BlockCall, stream: StreamId) -> Result<(), BlockError> {
+        let address = call.address;
         let key = self.stream_key(stream)?;
         let handed = self.lock().hand_over(address, key);
+        self.watch_hand_over(call, key, handed.as_ref().err());
         match handed {
             Ok(requests) => {
                 self.mark_all(requests);
@@ -226,8 +239,9 @@ impl Block {
     /// Says that the block is used on a further stream from now on, until it is freed or the use is
     /// ended. Whether that stream's work comes after the allocation is the caller's business; the
     /// pool sees to it that nobody gets the memory before the stream is done with it.
+    #[track_caller]
     pub fn use_on(&self, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.use_block(self.address, stream)
+        self.inner.use_block(self.call(Location::caller()), stream)
     }
 
     /// Says that `stream` was given all that it is ever to do with the block: its use ends with what
@@ -239,8 +253,10 @@ impl Block {
     /// itself stays live. Uses on other streams are untouched.
     ///
     /// [`BlockError::NotUsed`] if the stream does not use the block.
+    #[track_caller]
     pub fn use_ended(&self, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.end_use(self.address, stream, UseEnd::Now)
+        self.inner
+            .end_use(self.call(Location::caller()), stream, UseEnd::Now)
     }
 
     /// Says that the use on `stream` ended where the caller's event was last recorded by
@@ -254,9 +270,11 @@ impl Block {
     ///
     /// [`BlockError::UnknownEvent`] if the event was not recorded through the pool, or forgotten
     /// since; [`BlockError::NotUsed`] if the stream does not use the block.
+    #[track_caller]
     pub fn use_ends_at(&self, stream: StreamId, event: EventId) -> Result<(), BlockError> {
         let end = UseEnd::AtEvent(event);
-        self.inner.end_use(self.address, stream, end)
+        self.inner
+            .end_use(self.call(Location::caller()), stream, end)
     }
 
     /// Hands the block over to another stream: the owner, which is the stream it was allocated for
@@ -268,41 +286,52 @@ impl Block {
     /// was named with [`Block::use_ends_at`], then [`Pool::wait_event`]), then the old owner's end
     /// is implied by the new owner's, and after the free the memory is the new owner's like any
     /// that was its own. If not, both ends are waited for.
+    #[track_caller]
     pub fn hand_over(&self, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.hand_over(self.address, stream)
+        self.inner.hand_over(self.call(Location::caller()), stream)
     }
 }
 
 /// The same for blocks that are known by their raw address ([`Block::into_raw`]).
 impl Pool {
     /// Frees the block that starts at a raw address, in the order of the streams that used it.
+    #[track_caller]
     pub fn free(&self, address: u64) -> Result<(), BlockError> {
-        self.inner.free_block(address, None)
+        self.inner
+            .free_block(BlockCall::raw(address, Location::caller()))
     }
 
     /// Says that the block is used on a further stream from now on: see [`Block::use_on`].
+    #[track_caller]
     pub fn use_on(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.use_block(address, stream)
+        let call = BlockCall::raw(address, Location::caller());
+        self.inner.use_block(call, stream)
     }
 
     /// Says that a stream's use of the block is over: see [`Block::use_ended`].
+    #[track_caller]
     pub fn use_ended(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.end_use(address, stream, UseEnd::Now)
+        let call = BlockCall::raw(address, Location::caller());
+        self.inner.end_use(call, stream, UseEnd::Now)
     }
 
     /// Says that a stream's use of the block ended where an event was recorded: see
     /// [`Block::use_ends_at`].
+    #[track_caller]
     pub fn use_ends_at(
         &self,
         address: u64,
         stream: StreamId,
         event: EventId,
     ) -> Result<(), BlockError> {
-        self.inner.end_use(address, stream, UseEnd::AtEvent(event))
+        let call = BlockCall::raw(address, Location::caller());
+        self.inner.end_use(call, stream, UseEnd::AtEvent(event))
     }
 
     /// Hands the block over to another stream: see [`Block::hand_over`].
+    #[track_caller]
     pub fn hand_over(&self, address: u64, stream: StreamId) -> Result<(), BlockError> {
-        self.inner.hand_over(address, stream)
+        let call = BlockCall::raw(address, Location::caller());
+        self.inner.hand_over(call, stream)
     }
 }

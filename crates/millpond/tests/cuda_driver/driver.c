@@ -272,6 +272,11 @@ int API(cuStreamWaitEvent)(void *stream, void *event, unsigned flags) {
     (void)event;
     return flags ? INVALID_VALUE : 0;
 }
+int API(cuStreamGetFlags)(void *stream, unsigned *flags) {
+    ENTER_CONTEXT();
+    *flags = (uintptr_t)stream < 0x7000 ? 0 : (uintptr_t)stream - 0x7000;
+    return 0;
+}
 #ifdef STREAM_ID
 int API(cuStreamGetId)(void *stream, unsigned long long *id) {
     ENTER_CONTEXT();

@@ -116,6 +116,12 @@ fn functions_are_asked_for_by_version_where_the_driver_can() {
     );
     let identity = device.stream_identity(StreamId::PER_THREAD).unwrap();
     assert_eq!(identity, 102);
+    for order in [StreamOrder::Independent, StreamOrder::WithLegacy] {
+        let stream = device.create_stream(order).unwrap();
+        assert_eq!(device.stream_order(stream), Some(order));
+    }
+    let per_thread = device.stream_order(StreamId::PER_THREAD);
+    assert_eq!(per_thread, Some(StreamOrder::WithLegacy));
 }
 
 #[test]

@@ -159,8 +159,10 @@ pub(super) fn the_callers_own_order_is_enough(fixture: &Fixture) -> Outcome {
     assert_ne!(apart.address(), address);
     order(first, a, c);
     order(second, c, b);
-    let ordered = bench.allocate(4 * MIB, b);
-    assert_eq!(ordered.address(), address, "b comes after a through c");
+    // What b has of its own may come first, but there is not more than this of that.
+    let ordered: Vec<_> = (0..9).map(|_| bench.allocate(4 * MIB, b)).collect();
+    let found = ordered.iter().any(|block| block.address() == address);
+    assert!(found, "b comes after a through c");
     assert_eq!(pool.statistics().waits_inserted, 0);
     drop(hold);
     drop((apart, ordered));

@@ -306,6 +306,10 @@ impl Device for CudaDevice {
         Ok(id)
     }
 
+    fn stream_order(&self, stream: StreamId) -> Option<StreamOrder> {
+        self.order_of(stream)
+    }
+
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
         let entered = self.context.enter(Call::SynchronizeStream)?;
         // SAFETY: the caller has this stream from the driver; a context is current.

@@ -15,12 +15,13 @@ use super::slots::Slots;
 use super::types::{
     ALLOCATION_PINNED, ATTRIBUTE_FABRIC, ATTRIBUTE_HOST_NUMA_MAPPING, ATTRIBUTE_MAPPING,
     ATTRIBUTE_MULTIPROCESSORS, ATTRIBUTE_POSIX_FD, ATTRIBUTE_RDMA_WITH_MAPPING,
-    CUmemAllocationFlags, CUmemAllocationProp, CUmemLocation, GRANULARITY_MINIMUM,
+    CUmemAllocationFlags, CUmemAllocationProp, CUmemLocation, CUstream, GRANULARITY_MINIMUM,
     HANDLE_TYPE_FABRIC, HANDLE_TYPE_NONE, HANDLE_TYPE_POSIX_FD, LOCATION_DEVICE,
-    LOCATION_HOST_NUMA, SUCCESS,
+    LOCATION_HOST_NUMA, STREAM_NON_BLOCKING, SUCCESS,
 };
 use crate::device::{
     Call, Capabilities, DeviceError, DeviceKind, HandleProperties, Location, ShareKind, Status,
+    StreamId, StreamOrder,
 };
 
 /// Bytes; the granularity told for a device that cannot map, so that sizes stay comparable.
@@ -156,6 +157,21 @@ impl CudaDevice {
         }
         let kernels = Kernels::load(entered, call, self.multiprocessors)?;
         Ok(self.kernels.get_or_init(|| kernels))
+    }
+
+    /// How a stream stands to the legacy one, if the driver tells.
+    pub(super) fn order_of(&self, stream: StreamId) -> Option<StreamOrder> {
+        let entered = self.context.enter(Call::StreamIdentity).ok()?;
+        let get_flags = entered.driver.functions.stream_get_flags?;
+        let mut flags = 0;
+        // SAFETY: the caller has this stream from the driver; a context is current, and `flags`
+        // outlives the call.
+        let code = unsafe { get_flags(stream.0 as CUstream, &raw mut flags) };
+        let independent = flags & STREAM_NON_BLOCKING != 0;
+        (code == SUCCESS).then_some(match independent {
+            true => StreamOrder::Independent,
+            false => StreamOrder::WithLegacy,
+        })
     }
 }
 

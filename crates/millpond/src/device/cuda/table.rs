@@ -256,6 +256,8 @@ functions! {
         thread_exchange_stream_capture_mode =
             "cuThreadExchangeStreamCaptureMode", 10010, ["cuThreadExchangeStreamCaptureMode"]:
             fn(mode: *mut c_int);
+        stream_get_flags = "cuStreamGetFlags", 7000, ["cuStreamGetFlags"]:
+            fn(stream: CUstream, flags: *mut c_uint);
         stream_get_id = "cuStreamGetId", 12000, ["cuStreamGetId"]:
             fn(stream: CUstream, id: *mut u64);
     }

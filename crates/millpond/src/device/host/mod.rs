@@ -293,6 +293,10 @@ impl Device for HostDevice {
         self.streams.identity(stream)
     }
 
+    fn stream_order(&self, stream: StreamId) -> Option<StreamOrder> {
+        self.streams.order(stream)
+    }
+
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
         self.healthy(Call::SynchronizeStream)?;
         self.streams.work_of(stream)?.wait();

@@ -131,6 +131,12 @@ impl Streams {
         Ok(self.table().stream(Call::StreamIdentity, stream)?.identity)
     }
 
+    pub(super) fn order(&self, stream: StreamId) -> Option<StreamOrder> {
+        let mut table = self.table();
+        let stream = table.stream(Call::StreamIdentity, stream);
+        stream.ok().map(|stream| stream.order)
+    }
+
     /// Queues an operation.
     pub(super) fn push(
         &self,

@@ -239,6 +239,12 @@ impl Device for SimDevice {
         })
     }
 
+    fn stream_order(&self, stream: StreamId) -> Option<StreamOrder> {
+        let mut state = self.lock();
+        let slot = state.streams.find(Call::StreamIdentity, stream).ok()?;
+        Some(state.streams.order(slot))
+    }
+
     fn synchronize_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
         self.call(Call::SynchronizeStream, |state| {
             let slot = state.streams.find(Call::SynchronizeStream, stream)?;

@@ -132,6 +132,10 @@ impl Streams {
         Ok(())
     }
 
+    pub(super) fn order(&self, slot: Slot) -> StreamOrder {
+        self.slots[slot.0 as usize].order
+    }
+
     pub(super) fn identity(&self, slot: Slot) -> u64 {
         self.slots[slot.0 as usize].identity
     }

@@ -1,13 +1,14 @@
 //! What a caller holds of the memory of graphs, and of a capture.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use super::arena::CaptureId;
 use super::{Arena, Entry};
 use crate::device::{DeviceError, StreamId};
 use crate::pool::Pool;
+use crate::sync::Mutex;
 
 impl Pool {
     /// Memory for CUDA graphs: for one, or for several of which the caller knows that their

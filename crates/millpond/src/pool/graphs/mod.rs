@@ -21,12 +21,13 @@ mod uses;
 
 pub use memory::{Capture, CaptureError, GraphMemory};
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use super::Inner;
 use crate::device::{Call, DeviceError, EventId, Status, StreamId};
 use crate::order::{End, StreamKey};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard};
 use arena::{ArenaState, CaptureId, Member};
 
 /// What the graphs of a pool have together.
@@ -423,6 +424,7 @@ impl Inner {
 
     /// The caller's event stands for nothing that is known any more.
     pub(super) fn forget_event(&self, event: EventId) {
+        self.watch_forgotten_event(event);
         self.lock().order.forget_event(event);
         for arena in self.graphs.arenas() {
             let mut arena = arena.lock();

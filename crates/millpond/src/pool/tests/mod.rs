@@ -14,7 +14,12 @@ mod life;
 mod limits;
 mod misuse;
 mod never_wait;
+mod placement;
+mod sanitizer;
+mod sanitizer_random;
+mod small;
 mod streams;
+mod threads;
 mod uses;
 
 use std::sync::{Arc, Mutex};
