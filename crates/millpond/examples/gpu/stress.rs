@@ -112,7 +112,7 @@ fn thread(pool: &Pool, seed: u64, until: Instant, blocks: &AtomicU64) -> Outcome
             let (words, value) = (size / 4 * 4, (numbers.next() as u32) >> 4 << 4);
             gpu.write(stream, block.address(), words, value)?;
             gpu.check(stream, block.address(), words, value, &note)?;
-            if numbers.next() % 3 == 0 {
+            if numbers.next().is_multiple_of(3) {
                 let second = streams[numbers.next() as usize % STREAMS];
                 pool.record_event(event, stream)?;
                 pool.wait_event(second, event)?;
