@@ -110,7 +110,7 @@ pub(super) struct Strain(u64);
 const ALLOCATIONS_A_RANGE: u64 = 32;
 
 /// Strain that changes nothing: a job has its bursts.
-const USUAL_STRAIN: u64 = 64 * ALLOCATIONS_A_RANGE;
+const USUAL_STRAIN: u64 = 256 * ALLOCATIONS_A_RANGE;
 
 /// Strain for one percent more of what was ever live.
 const STRAIN_A_PERCENT: u64 = 8 * ALLOCATIONS_A_RANGE;
