@@ -123,6 +123,8 @@ struct Timeline {
     markers: VecDeque<Marker>,
     /// Bytes freed since the last marker that the stream has not taken back.
     unmarked: u64,
+    /// Whether it has taken a block back, as it freed it, since its last free.
+    takes_back: bool,
     /// Live blocks that name this slot, as their owner or as a further user.
     named: u64,
     /// The caller forbids that this stream is made to wait.
@@ -187,6 +189,7 @@ impl Order {
             clock: Clock::default(),
             markers: VecDeque::new(),
             unmarked: 0,
+            takes_back: false,
             named: 0,
             never_waits: false,
         };
@@ -402,14 +405,17 @@ impl Order {
         self.marker_by_share(stream, live_bytes)
     }
 
-    /// The same for bytes that only this stream used, and may take back at once: it counts them
-    /// from the next free on.
+    /// The same for bytes that only this stream used. If it took back what it freed last, it may
+    /// well take these back: they count from the next free on.
     pub(crate) fn freed_own(
         &mut self,
         stream: StreamIndex,
         bytes: u64,
         live_bytes: u64,
     ) -> Option<MarkerRequest> {
+        if !std::mem::take(&mut self.timelines[stream.slot()].takes_back) {
+            return self.freed(stream, bytes, live_bytes);
+        }
         let request = self.marker_by_share(stream, live_bytes);
         self.timelines[stream.slot()].unmarked += bytes;
         request
@@ -429,6 +435,12 @@ impl Order {
     pub(crate) fn taken_back(&mut self, stream: StreamIndex, bytes: u64) {
         let timeline = &mut self.timelines[stream.slot()];
         timeline.unmarked = timeline.unmarked.saturating_sub(bytes);
+    }
+
+    /// The same for a block that serves again as it was freed, a few frees ago.
+    pub(crate) fn taken_back_whole(&mut self, stream: StreamIndex, bytes: u64) {
+        self.taken_back(stream, bytes);
+        self.timelines[stream.slot()].takes_back = true;
     }
 
     /// What to record so that the stream's present position can be waited for. `None` if the

@@ -51,7 +51,7 @@ impl Inner {
         let (budget, waits_budget, shared, may_wait) = {
             let state = self.lock();
             (
-                state.creation_budget(self.setting, need.wanted().size),
+                state.creation_budget(self.setting, self.waits, need.wanted().size),
                 state.waits_budget(self.waits),
                 state.order.is_shared(),
                 state.order.may_wait(need.stream),

@@ -143,12 +143,14 @@ impl State {
 
     /// Bytes up to which the pool creates handles where that is the cheapest, for a request of so
     /// many.
-    pub(super) fn creation_budget(&self, setting: Setting, size: u64) -> u64 {
+    pub(super) fn creation_budget(&self, setting: Setting, waits: Waits, size: u64) -> u64 {
         let live = self.blocks.live_bytes().saturating_add(size);
         let live = live.max(self.blocks.most_live());
-        let strained = match setting {
-            Setting::Tight => 0,
-            _ => live / 100 * self.strain.percent(),
+        let memory_is_dear = setting == Setting::Tight || waits == Waits::MemoryFirst;
+        let strained = if memory_is_dear {
+            0
+        } else {
+            live / 100 * self.strain.percent()
         };
         let within = setting.budget(live).saturating_add(strained);
         within.saturating_add(self.graphs.reserved)

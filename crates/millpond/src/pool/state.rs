@@ -138,7 +138,7 @@ impl State {
     pub(super) fn claim_usable(&mut self, need: &Need) -> Option<Claim> {
         self.strain.eased();
         if let Some(parked) = self.fronts.take(need.stream, need.size, need.alignment) {
-            self.order.taken_back(need.stream, need.size);
+            self.order.taken_back_whole(need.stream, need.size);
             return Some(Claim {
                 address: parked.address,
                 size: parked.size,
