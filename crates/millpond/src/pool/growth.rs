@@ -23,6 +23,19 @@ pub(super) struct Refused {
     pub(super) error: Option<DeviceError>,
 }
 
+impl From<DeviceError> for Refused {
+    fn from(error: DeviceError) -> Refused {
+        let full = error.status == Status::OUT_OF_MEMORY;
+        let wall = if full {
+            Wall::DeviceFull
+        } else {
+            Wall::InPieces
+        };
+        let error = Some(error);
+        Refused { wall, error }
+    }
+}
+
 /// What a growth may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Means {
@@ -209,7 +222,8 @@ impl Inner {
         for handle in kept {
             slots.push((handle, state.backing.add_handle(handle)));
         }
-        state.undo_growth(build);
+        let State { backing, order, .. } = &mut *state;
+        backing.undo(order, build);
         for mapping in stranded {
             let named = slots.iter().find(|(h, _)| h.id == mapping.handle.id);
             if let Some(&(_, slot)) = named {
@@ -219,16 +233,7 @@ impl Inner {
                 state.stranded.push((mapping, slot));
             }
         }
-        let full = error.status == Status::OUT_OF_MEMORY;
-        let wall = if full {
-            Wall::DeviceFull
-        } else {
-            Wall::InPieces
-        };
-        Err(Refused {
-            wall,
-            error: Some(error),
-        })
+        Err(error.into())
     }
 
     fn create_handles(&self, parts: &[Part], into: &mut Vec<Handle>) -> Result<(), DeviceError> {
@@ -362,9 +367,5 @@ impl State {
             .backing
             .vacate_surplus(&self.order, mapped.into_iter(), from, to);
         (self.claim_occupied(need, block, ends), surplus)
-    }
-
-    fn undo_growth(&mut self, build: Build) {
-        self.backing.undo(&self.order, build);
     }
 }

@@ -10,20 +10,22 @@
 //! 4. New handles, within the limit.
 //! 5. Waiting on the host for pending memory, one event at a time, trying again after each.
 
-use std::sync::PoisonError;
-
-use super::Inner;
 use super::error::{AllocError, OutOfMemory, Wall};
 use super::growth::{Means, Refused};
-use super::state::{Claim, Granted, Need};
+use super::state::{Claim, Granted, Need, State};
 use super::streams::Marking;
+use super::{Inner, Request, Statistics};
 use crate::device::{DeviceError, Status};
 use crate::order::End;
 
 impl Inner {
     pub(super) fn allocate_slowly(&self, need: Need) -> Result<Granted, AllocError> {
         if need.size > self.most_there_can_be() {
-            return Err(self.out_of_memory(&need, Wall::NeverFits, None));
+            let refused = Refused {
+                wall: Wall::NeverFits,
+                error: None,
+            };
+            return Err(self.out_of_memory(&need, refused));
         }
         let mut found = self.find_memory(&need);
         if found.is_err() && need.small {
@@ -34,16 +36,9 @@ impl Inner {
             };
             found = self.find_memory(&alone);
         }
-        let refused = match found {
-            Ok(claim) => return Ok(self.lock().hand_out(&need, &claim)),
-            Err(refused) => refused,
-        };
-        match refused.error {
-            Some(error) if error.status != Status::OUT_OF_MEMORY => Err(AllocError::Device {
-                requested: need.requested,
-                error,
-            }),
-            error => Err(self.out_of_memory(&need, refused.wall, error)),
+        match found {
+            Ok(claim) => Ok(self.lock().hand_out(&need, &claim)),
+            Err(refused) => Err(self.out_of_memory(&need, refused)),
         }
     }
 
@@ -183,19 +178,40 @@ impl Inner {
         Ok(needs_all)
     }
 
-    fn out_of_memory(&self, need: &Need, wall: Wall, refusal: Option<DeviceError>) -> AllocError {
-        let device_free = self.device.memory_info().ok().map(|info| info.free);
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let statistics = state.statistics();
-        let largest_free = state.backing.longest_free();
-        let wall = match wall {
-            Wall::LimitReached if statistics.free_bytes >= need.size => Wall::InPieces,
-            wall => wall,
+    fn out_of_memory(&self, need: &Need, refused: Refused) -> AllocError {
+        let request = Request::new(need.requested, need.key.stream).alignment(need.alignment);
+        self.refusal(request, refused, |state, statistics, wall| {
+            let wall = match wall {
+                Wall::LimitReached if statistics.free_bytes >= need.size => Wall::InPieces,
+                wall => wall,
+            };
+            (wall, state.backing.longest_free())
+        })
+    }
+
+    /// What a caller is told when nothing helped: what the device said, or where the memory is.
+    /// `describe` gives the wall, and the bytes of the largest free range.
+    pub(super) fn refusal(
+        &self,
+        request: Request,
+        refused: Refused,
+        describe: impl FnOnce(&State, &Statistics, Wall) -> (Wall, u64),
+    ) -> AllocError {
+        let requested = request.size;
+        let refusal = match refused.error {
+            Some(error) if error.status != Status::OUT_OF_MEMORY => {
+                return AllocError::Device { requested, error };
+            }
+            refusal => refusal,
         };
+        let device_free = self.device.memory_info().ok().map(|info| info.free);
+        let state = self.lock();
+        let statistics = state.statistics();
+        let (wall, largest_free) = describe(&state, &statistics, refused.wall);
         AllocError::OutOfMemory(Box::new(OutOfMemory {
-            requested: need.requested,
-            alignment: need.alignment,
-            stream: need.key.stream,
+            requested,
+            alignment: request.alignment,
+            stream: request.stream,
             wall,
             limit: state.pages.limit(),
             reserved: statistics.reserved_bytes,

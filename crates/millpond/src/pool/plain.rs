@@ -80,15 +80,7 @@ impl Inner {
                 Err(error) => {
                     state.pages.broken_promise(size);
                     let full = error.status == Status::OUT_OF_MEMORY;
-                    let wall = if full {
-                        Wall::DeviceFull
-                    } else {
-                        Wall::InPieces
-                    };
-                    refused = Refused {
-                        wall,
-                        error: Some(error),
-                    };
+                    refused = error.into();
                     if !full {
                         break;
                     }

@@ -6,33 +6,14 @@
 use super::arena::{ArenaState, Backed, Plan, Range, Wish};
 use super::{Arena, Captured};
 use crate::device::{DeviceError, HandleProperties, Status};
-use crate::pool::error::{AllocError, OutOfMemory, Wall};
+use crate::pool::error::{AllocError, Wall};
+use crate::pool::growth::Refused;
 use crate::pool::{Inner, Request};
 use crate::space::{GRAIN, align_up};
 
 /// Bytes of a range's reservation, or twice what is asked for: address space costs nothing until
 /// it is mapped, but a process has only 128 TiB of it for all its graphs.
 const RANGE: u64 = 16 << 30;
-
-/// Why graph memory did not grow.
-#[derive(Debug)]
-struct Refused {
-    wall: Wall,
-    error: Option<DeviceError>,
-}
-
-impl From<DeviceError> for Refused {
-    fn from(error: DeviceError) -> Refused {
-        let full = error.status == Status::OUT_OF_MEMORY;
-        let wall = if full {
-            Wall::DeviceFull
-        } else {
-            Wall::InPieces
-        };
-        let error = Some(error);
-        Refused { wall, error }
-    }
-}
 
 impl Inner {
     /// Serves a request on a captured stream from its graph memory. Gives address and serial
@@ -249,36 +230,8 @@ impl Inner {
     }
 
     fn refused_captured(&self, arena: &Arena, request: Request, refused: Refused) -> AllocError {
-        let requested = request.size;
-        let refusal = match refused.error {
-            Some(error) if error.status != Status::OUT_OF_MEMORY => {
-                return AllocError::Device { requested, error };
-            }
-            refusal => refusal,
-        };
-        let device_free = self.device.memory_info().ok().map(|info| info.free);
         let largest_free = arena.lock().largest_free();
-        let (statistics, limit) = {
-            let state = self.lock();
-            (state.statistics(), state.pages.limit())
-        };
-        AllocError::OutOfMemory(Box::new(OutOfMemory {
-            requested,
-            alignment: request.alignment,
-            stream: request.stream,
-            wall: refused.wall,
-            limit,
-            reserved: statistics.reserved_bytes,
-            graphs: statistics.graph_reserved_bytes,
-            live: statistics.live_bytes,
-            blocks: statistics.live_blocks,
-            free: statistics.free_bytes,
-            largest_free,
-            pending: statistics.pending_bytes,
-            device_free,
-            device_total: self.device.capabilities().total_memory,
-            refusal,
-        }))
+        self.refusal(request, refused, |_, _, wall| (wall, largest_free))
     }
 
     /// Gives all memory back of an arena that nobody can reach any more, and that no replay uses:
