@@ -141,6 +141,20 @@ mod explored {
                     self.0.load(ordering)
                 }
 
+                pub(crate) fn new(value: $kind) -> $name {
+                    $name(atomic::$name::new(value))
+                }
+
+                pub(crate) fn store(&self, value: $kind, ordering: Ordering) {
+                    point();
+                    self.0.store(value, ordering);
+                }
+
+                pub(crate) fn fetch_max(&self, value: $kind, ordering: Ordering) -> $kind {
+                    point();
+                    self.0.fetch_max(value, ordering)
+                }
+
                 pub(crate) fn fetch_add(&self, value: $kind, ordering: Ordering) -> $kind {
                     point();
                     self.0.fetch_add(value, ordering)

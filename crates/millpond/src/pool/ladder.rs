@@ -205,7 +205,7 @@ impl Inner {
             refusal => refusal,
         };
         let device_free = self.device.memory_info().ok().map(|info| info.free);
-        let state = self.lock();
+        let mut state = self.lock();
         let statistics = state.statistics();
         let (wall, largest_free) = describe(&state, &statistics, refused.wall);
         AllocError::OutOfMemory(Box::new(OutOfMemory {

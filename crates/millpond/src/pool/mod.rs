@@ -13,7 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod front;
+mod fronts;
 mod graphs;
 mod growth;
 mod ladder;
@@ -37,14 +37,16 @@ pub use policy::{ReusePolicies, Setting, Waits};
 pub use sanitizer::{Access, Action, Hazard, OrderReport, ReportedBlock, Site};
 pub use statistics::Statistics;
 
+use crate::blocks::Usage;
 use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, StreamId};
-use crate::order::{EventPool, Reasons};
+use crate::order::{EventPool, Reasons, StreamKey};
 use crate::pages::Pages;
 use crate::space::{GRAIN, align_up};
 use crate::sync::{Mutex, MutexGuard};
+use fronts::{Fronts, Wish};
 use graphs::Graphs;
 use sanitizer::{BlockCall, Sanitizer};
-use state::{Need, State};
+use state::{Granted, Need, State};
 use streams::Marking;
 
 /// A pool of one device's memory. Clones are the same pool.
@@ -70,6 +72,8 @@ struct Inner {
     graphs: Graphs,
     /// What checks the caller's own order, if he wants that.
     sanitizer: Option<Sanitizer>,
+    usage: Arc<Usage>,
+    fronts: Arc<Fronts>,
     state: Mutex<State>,
 }
 
@@ -80,6 +84,32 @@ impl Inner {
             ordered: self.reuse.follow_event_dependencies,
             completed: self.reuse.allow_opportunistic,
         }
+    }
+
+    /// Serves a request that its stream's front has nothing for.
+    fn allocate_behind_front(&self, key: StreamKey, wish: Wish) -> Result<Granted, AllocError> {
+        let mut state = self.lock();
+        let stream = state.stream(key);
+        self.remember_front(key, state.front_for(stream));
+        let need = Need {
+            requested: wish.requested,
+            size: wish.size,
+            alignment: wish.alignment,
+            own_first: self.waits != Waits::MemoryFirst,
+            small: wish.is_small(),
+            key,
+            stream,
+            reasons: self.reasons(),
+        };
+        if let Some(claim) = state.claim_usable(&need) {
+            return Ok(state.hand_out(&need, &claim));
+        }
+        // The slot stays the stream's until the block itself names it.
+        state.order.name(need.stream);
+        drop(state);
+        let granted = self.allocate_slowly(need);
+        self.lock().order.unname(need.stream);
+        granted
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -158,7 +188,15 @@ impl PoolBuilder {
             protection: Protection::ReadWrite,
         }];
         let events = EventPool::new(Arc::clone(&self.device));
-        let state = Mutex::new(State::new(Pages::new(granularity, self.limit)));
+        let usage = Arc::new(Usage::default());
+        let fronts = Arc::new(Fronts::default());
+        let state = Mutex::new(State::new(
+            Pages::new(granularity, self.limit),
+            Arc::clone(&usage),
+            Arc::clone(&fronts),
+            // Its reports are of one order of all calls.
+            !self.stream_sanitizer,
+        ));
         let identify_streams = capabilities.stream_values_recur && !self.streams_declared;
         let inner = Inner {
             device: self.device,
@@ -170,6 +208,8 @@ impl PoolBuilder {
             reuse: self.reuse,
             graphs: Graphs::default(),
             sanitizer: self.stream_sanitizer.then(Sanitizer::default),
+            usage,
+            fronts,
             state,
         };
         Ok(Pool {
@@ -261,29 +301,15 @@ impl Pool {
             let granted = self.inner.allocate_captured(&captured, request)?;
             return Ok(self.block(granted, requested));
         }
-        let mut state = self.inner.lock();
         let size = align_up(requested.max(1), GRAIN).unwrap_or(u64::MAX);
-        let alignment = alignment.max(GRAIN);
-        let need = Need {
+        let wish = Wish {
             requested,
             size,
-            alignment,
-            own_first: self.inner.waits != Waits::MemoryFirst,
-            small: Need::is_small(size, alignment),
-            key,
-            stream: state.stream(key),
-            reasons: self.inner.reasons(),
+            alignment: alignment.max(GRAIN),
         };
-        let granted = match state.claim_usable(&need) {
-            Some(claim) => state.hand_out(&need, &claim),
-            None => {
-                // The slot stays the stream's until the block itself names it.
-                state.order.name(need.stream);
-                drop(state);
-                let granted = self.inner.allocate_slowly(need);
-                self.inner.lock().order.unname(need.stream);
-                granted?
-            }
+        let granted = match self.inner.allocate_in_front(key, wish) {
+            Some(granted) => granted,
+            None => self.inner.allocate_behind_front(key, wish)?,
         };
         let block = self.block((granted.address, granted.serial), requested);
         if self.inner.sanitizer.is_some() {
@@ -311,7 +337,7 @@ impl Pool {
     pub fn reset_peaks(&self) {
         let mut state = self.inner.lock();
         state.pages.reset_peak();
-        state.blocks.reset_peak();
+        state.peaks.live = state.gather_usage();
     }
 
     /// The most bytes that the pool takes from the device.
@@ -335,7 +361,7 @@ impl Pool {
     pub fn trim(&self, keep: u64) -> Result<u64, DeviceError> {
         self.inner.observe(Marking::All);
         let trimmed = self.inner.trim_to(keep);
-        self.inner.lock().blocks.begin_again();
+        self.inner.lock().begin_again();
         trimmed
     }
 

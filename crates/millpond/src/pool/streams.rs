@@ -84,7 +84,7 @@ impl Inner {
             Err(error) if error.status == Status::INVALID_HANDLE && is_created(request.key) => {
                 tracing::debug!(%error, "a stream was destroyed without the pool's being told");
                 if let Some(gone) = state.order.known(request.key) {
-                    state.order.lose(gone);
+                    state.lose_stream(gone);
                 }
                 Ok(())
             }
@@ -119,6 +119,7 @@ impl Inner {
     pub(super) fn observe(&self, marking: Marking) {
         let requests: Vec<MarkerRequest> = {
             let mut state = self.lock();
+            state.hear_fronts();
             let mut streams = state.order.unmarked_streams();
             if marking == Marking::Harmless {
                 streams.retain(|&s| state.order.key(s).stream != StreamId::PER_THREAD);
@@ -247,7 +248,7 @@ impl Pool {
         let knowledge = {
             let mut state = self.inner.lock();
             let index = state.stream(key);
-            state.order.knowledge(index)
+            state.order.everything_on(index)
         };
         let awaited = self.inner.watch_synchronization(Some(key));
         self.inner.device.synchronize_stream(stream)?;
@@ -274,6 +275,7 @@ impl Pool {
             let Some(index) = state.order.known(key) else {
                 return Ok(());
             };
+            state.take_front_away(index);
             state.order.closing(index)
         };
         let marked = match request {

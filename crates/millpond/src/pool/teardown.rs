@@ -12,7 +12,12 @@ impl Drop for Inner {
         let (blocks, live, idle) = {
             let state = self.lock();
             let idle = state.backing.handles() == 0 && state.backing.reservations.count() == 0;
-            (state.blocks.count(), state.blocks.live_bytes(), idle)
+            let live = state.in_fronts().live;
+            (
+                state.blocks.count() + live.blocks,
+                state.blocks.live_bytes() + live.bytes,
+                idle,
+            )
         };
         let graphs = self.graphs.take_all();
         if idle && graphs.is_empty() {

@@ -44,8 +44,8 @@ pub(crate) struct Taken {
     pub(crate) ends: Ends,
 }
 
-/// The regions of a pool.
-#[derive(Debug)]
+/// A heap of small blocks, in regions of its own.
+#[derive(Default, Debug)]
 pub(crate) struct Small {
     extents: Extents,
     regions: Slab<Region>,
@@ -78,6 +78,19 @@ impl Small {
         let pending = self.extents.free().map(|id| self.extents.get(id));
         let pending = pending.filter(|extent| !order.completed(&extent.ends));
         pending.map(|extent| extent.size).sum()
+    }
+
+    /// Takes a block that was used last by one stream alone, for that stream.
+    pub(crate) fn take_own(
+        &mut self,
+        size: u64,
+        alignment: u64,
+        owner: StreamIndex,
+    ) -> Option<Taken> {
+        let own = Silo::of_stream(owner);
+        let fit = self.extents.find(own, size, alignment, |_| true)?;
+        let (extent, ends) = self.extents.take(fit.id, fit.address, size);
+        Some(self.taken(extent, ends))
     }
 
     /// Takes a block that the stream may use at once: from its own silo, then from what is ordered

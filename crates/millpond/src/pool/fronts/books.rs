@@ -1,0 +1,367 @@
+//! Fronts, as the pool's lock sees them: whose they are, and what moves between them and the pool.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::front::{Front, FrontBlock, Live, Surplus};
+use super::{FRONTS, Fronts, MarkerRequests, Need, SHARE};
+use crate::blocks::{HeapIndex, Place};
+use crate::order::{Ends, StreamIndex};
+use crate::pool::state::{Claim, State};
+use crate::small::{EmptyRegion, Small};
+use crate::space::ExtentId;
+
+/// Which stream has which front.
+#[derive(Debug, Default)]
+pub(in crate::pool) struct Bindings {
+    by_stream: Vec<Option<usize>>,
+    by_front: Vec<Option<StreamIndex>>,
+}
+
+impl Bindings {
+    pub(in crate::pool) fn front_of(&self, stream: StreamIndex) -> Option<usize> {
+        self.by_stream.get(stream.slot()).copied().flatten()
+    }
+
+    fn set(&mut self, stream: StreamIndex, front: usize) {
+        if self.by_stream.len() <= stream.slot() {
+            self.by_stream.resize(stream.slot() + 1, None);
+        }
+        if self.by_front.len() <= front {
+            self.by_front.resize(front + 1, None);
+        }
+        self.by_stream[stream.slot()] = Some(front);
+        self.by_front[front] = Some(stream);
+    }
+
+    fn clear(&mut self, stream: StreamIndex) -> Option<usize> {
+        let front = self.by_stream.get_mut(stream.slot())?.take()?;
+        self.by_front[front] = None;
+        Some(front)
+    }
+
+    fn vacant(&self) -> Option<usize> {
+        let vacant = self.by_front.iter().position(Option::is_none);
+        let vacant = vacant.unwrap_or(self.by_front.len());
+        (vacant < FRONTS).then_some(vacant)
+    }
+}
+
+impl State {
+    /// The front of a stream, which gets one if there is one left.
+    pub(in crate::pool) fn front_for(&mut self, stream: StreamIndex) -> Option<usize> {
+        if !self.has_fronts {
+            return None;
+        }
+        if let Some(front) = self.bindings.front_of(stream) {
+            return Some(front);
+        }
+        let number = self.bindings.vacant()?;
+        let front = self.fronts.fronts[number].get_or_init(|| Box::new(Front::new(number)));
+        let (key, position) = (self.order.key(stream), self.order.position(stream));
+        front.lock().bind(key, stream, position);
+        self.bindings.set(stream, number);
+        Some(number)
+    }
+
+    /// Takes a stream's front away, before the stream goes: its live blocks are in the pool's books
+    /// from now on, and what was parked is free for all.
+    pub(in crate::pool) fn take_front_away(&mut self, stream: StreamIndex) {
+        let Some(number) = self.bindings.clear(stream) else {
+            return;
+        };
+        let fronts = Arc::clone(&self.fronts);
+        let Some(front) = fronts.front(number) else {
+            return;
+        };
+        let mut front = front.lock();
+        if let Some(end) = front.hear() {
+            self.order.reached(end);
+        }
+        for block in front.take_parked(&fronts.directory) {
+            self.release_parked(&block, stream);
+        }
+        let mut regions = SmallVec::new();
+        front.release_small(&fronts.directory, &mut regions);
+        self.release_regions(regions);
+        for block in front.take_all_live(&fronts.directory) {
+            self.write_down(&block, stream);
+        }
+        front.unbind();
+    }
+
+    /// A front's live block is in the pool's books from now on.
+    fn write_down(&mut self, block: &FrontBlock, owner: StreamIndex) {
+        self.blocks.add_numbered(
+            block.address,
+            block.place,
+            block.requested,
+            block.size,
+            owner,
+            block.serial,
+        );
+        self.order.name(owner);
+    }
+
+    /// Takes the live block at an address into the pool's books, if a front has it.
+    pub(in crate::pool) fn take_into_books(&mut self, address: u64) {
+        let fronts = Arc::clone(&self.fronts);
+        let Some(held) = fronts.directory.get(address) else {
+            return;
+        };
+        let Some(front) = fronts.front(held.front) else {
+            return;
+        };
+        let mut front = front.lock();
+        let block = front.take_live(&fronts.directory, held.slot, address);
+        if let (Some(block), Some(stream)) = (block, front.stream()) {
+            self.write_down(&block, stream);
+        }
+    }
+
+    /// Puts a live block of claimed memory into its stream's front. Gives its serial number, or
+    /// `None` if it cannot be there.
+    pub(in crate::pool) fn hand_to_front(&mut self, need: &Need, claim: &Claim) -> Option<u64> {
+        let number = self.bindings.front_of(need.stream)?;
+        let front = self.fronts.front(number)?;
+        if let Place::Small(heap, _) = claim.place
+            && heap != HeapIndex::OfFront(number)
+        {
+            return None;
+        }
+        let mut front = front.lock();
+        let directory = &self.fronts.directory;
+        front.add(directory, claim.address, need.wish(), claim.place)
+    }
+
+    /// Takes what a front has too much.
+    pub(super) fn take_from_front(&mut self, number: usize, surplus: Surplus) -> MarkerRequests {
+        let mut requests = MarkerRequests::new();
+        self.release_regions(surplus.regions);
+        let live = self.usage.live();
+        self.set_allowance(live);
+        let fronts = Arc::clone(&self.fronts);
+        let Some(front) = fronts.front(number) else {
+            return requests;
+        };
+        let mut front = front.lock();
+        let Some(stream) = front.stream() else {
+            return requests;
+        };
+        let allowance = fronts.allowance();
+        while let Some(block) = front.take_surplus(&fronts.directory, allowance) {
+            self.release_parked(&block, stream);
+            requests.extend(self.order.freed(stream, block.size, live));
+        }
+        requests
+    }
+
+    fn release_parked(&mut self, block: &FrontBlock, stream: StreamIndex) {
+        let end = block.end(stream);
+        self.order.reached(end);
+        let freed = self.backing.number_free();
+        let (address, size) = (block.address, block.size);
+        self.backing
+            .release(&self.order, address, size, &Ends::from(end), freed);
+    }
+
+    fn set_allowance(&self, live: u64) {
+        let allowance = live / SHARE;
+        let known = self.fronts.allowance();
+        // All threads read it: it follows in steps.
+        if known.abs_diff(allowance) > known / 16 {
+            let order = std::sync::atomic::Ordering::Relaxed;
+            self.fronts.allowance.store(allowance, order);
+        }
+    }
+
+    /// What streams freed lately is known to have ended from now on, so that it can be marked.
+    pub(in crate::pool) fn hear_fronts(&mut self) {
+        for (_, front) in self.fronts.all() {
+            let mut front = front.lock();
+            if let Some(end) = front.hear() {
+                self.order.reached(end);
+            }
+            self.strain.eased(front.take_served());
+        }
+    }
+
+    /// Makes parked blocks free like all others. Gives whether there were any.
+    pub(in crate::pool) fn unpark(&mut self) -> bool {
+        let mut any = false;
+        let fronts = Arc::clone(&self.fronts);
+        for (_, front) in fronts.all() {
+            let mut front = front.lock();
+            let Some(stream) = front.stream() else {
+                continue;
+            };
+            self.strain.eased(front.take_served());
+            for block in front.take_parked(&fronts.directory) {
+                any = true;
+                self.release_parked(&block, stream);
+                self.order.freed_unasked(stream, block.size);
+            }
+        }
+        any
+    }
+
+    /// The same for small blocks, which then merge with what is free beside them.
+    pub(in crate::pool) fn unpark_small(&mut self) {
+        let fronts = Arc::clone(&self.fronts);
+        for (_, front) in fronts.all() {
+            let mut front = front.lock();
+            if let Some(end) = front.hear() {
+                self.order.reached(end);
+            }
+            let mut regions = SmallVec::new();
+            front.release_small(&fronts.directory, &mut regions);
+            self.release_regions(regions);
+        }
+    }
+
+    fn release_regions(&mut self, regions: SmallVec<[EmptyRegion; 1]>) {
+        for region in regions {
+            self.release_region(Some(region));
+        }
+    }
+
+    /// Looks into the heaps of small blocks, the stream's own first, until one gives an answer.
+    pub(in crate::pool) fn find_in_heaps<T>(
+        &mut self,
+        stream: StreamIndex,
+        mut look: impl FnMut(&mut State, HeapIndex, &mut Small) -> Option<T>,
+    ) -> Option<T> {
+        let own = self.bindings.front_of(stream);
+        let fronts = Arc::clone(&self.fronts);
+        if let Some(number) = own
+            && let Some(front) = fronts.front(number)
+            && let Some(found) = look(self, HeapIndex::OfFront(number), &mut front.lock().heap)
+        {
+            return Some(found);
+        }
+        let mut common = std::mem::take(&mut self.small);
+        let found = look(self, HeapIndex::Common, &mut common);
+        self.small = common;
+        if found.is_some() {
+            return found;
+        }
+        fronts.all().find_map(|(number, front)| {
+            if Some(number) == own {
+                return None;
+            }
+            look(self, HeapIndex::OfFront(number), &mut front.lock().heap)
+        })
+    }
+
+    /// Works on one heap of small blocks.
+    pub(in crate::pool) fn with_heap<T>(
+        &mut self,
+        heap: HeapIndex,
+        work: impl FnOnce(&mut Small) -> T,
+    ) -> T {
+        let number = match heap {
+            HeapIndex::Common => None,
+            HeapIndex::OfFront(number) => Some(number),
+        };
+        match number.and_then(|number| self.fronts.front(number)) {
+            Some(front) => work(&mut front.lock().heap),
+            None => work(&mut self.small),
+        }
+    }
+
+    /// Works on all heaps of small blocks.
+    pub(in crate::pool) fn for_all_heaps(&mut self, mut work: impl FnMut(&mut State, &mut Small)) {
+        let mut common = std::mem::take(&mut self.small);
+        work(self, &mut common);
+        self.small = common;
+        let fronts = Arc::clone(&self.fronts);
+        for (_, front) in fronts.all() {
+            work(self, &mut front.lock().heap);
+        }
+    }
+
+    /// The heap in which a stream's small blocks are placed.
+    pub(in crate::pool) fn heap_of(&self, stream: StreamIndex) -> HeapIndex {
+        let front = self.bindings.front_of(stream);
+        front.map_or(HeapIndex::Common, HeapIndex::OfFront)
+    }
+
+    /// Where a small block of a front's heap stands: its address and size, if there is one.
+    pub(in crate::pool) fn block_in_front_heap(
+        &self,
+        number: usize,
+        extent: ExtentId,
+    ) -> Option<(u64, u64)> {
+        self.fronts.front(number)?.lock().heap.block(extent)
+    }
+
+    /// What all fronts together have.
+    pub(in crate::pool) fn in_fronts(&self) -> InFronts {
+        let mut all = InFronts::default();
+        for (_, front) in self.fronts.all() {
+            let front = front.lock();
+            let live = front.live();
+            all.live.blocks += live.blocks;
+            all.live.bytes += live.bytes;
+            all.live.rounded += live.rounded;
+            let (parked, pending) = front.parked_bytes(&self.order);
+            all.free += parked + front.heap.free_bytes();
+            all.pending += pending + front.heap.pending_bytes(&self.order);
+        }
+        all
+    }
+
+    /// The start and the requested size of the fronts' live block that an address lies in. Looks
+    /// at all: for errors only.
+    pub(in crate::pool) fn around_in_fronts(&self, address: u64) -> Option<(u64, u64)> {
+        self.fronts.all().find_map(|(_, front)| {
+            let front = front.lock();
+            front.around(address).map(|b| (b.address, b.requested))
+        })
+    }
+
+    /// The largest size that was asked for of the fronts' live blocks.
+    pub(in crate::pool) fn largest_in_fronts(&self) -> u64 {
+        let fronts = self.fronts.all().filter_map(|(_, front)| {
+            let front = front.lock();
+            front.live_blocks().map(|block| block.requested).max()
+        });
+        fronts.max().unwrap_or(0)
+    }
+
+    /// Checks the invariants of all fronts. Gives the bytes of their heaps' regions.
+    pub(in crate::pool) fn validate_fronts(&self) -> Result<u64, String> {
+        let mut regions = 0;
+        for (number, front) in self.fronts.all() {
+            let front = front.lock();
+            regions += front.validate(&self.fronts.directory)?;
+            let bound = front.stream();
+            if bound.is_some_and(|stream| self.bindings.front_of(stream) != Some(number)) {
+                return Err(format!("front {number} is another stream's"));
+            }
+            for block in front.live_blocks() {
+                if block.place == Place::Backed {
+                    self.backing.validate_block(block.address, block.size)?;
+                }
+            }
+        }
+        Ok(regions)
+    }
+}
+
+/// What all fronts of a pool have.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::pool) struct InFronts {
+    pub(in crate::pool) live: Live,
+    /// Bytes that are parked or free in regions.
+    pub(in crate::pool) free: u64,
+    /// Of these: the bytes whose last uses are not seen to be completed.
+    pub(in crate::pool) pending: u64,
+}
+
+impl Default for Fronts {
+    fn default() -> Fronts {
+        Fronts::new()
+    }
+}

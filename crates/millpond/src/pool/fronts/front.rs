@@ -1,0 +1,528 @@
+//! One stream's front: what it has live, what it freed lately, and its small blocks.
+//!
+//! # Invariants
+//!
+//! 1. A block in a front, live or parked, is used by the front's own stream alone, and by default:
+//!    until it is freed.
+//! 2. A parked block counts as free. It keeps its slot, so that it is handed out again without a
+//!    search.
+//! 3. The directory names the slot of every block that is in the front, and no other.
+//! 4. A front that is bound to no stream has no blocks. Its heap may still have some, which the
+//!    pool's books name, and free memory that is anybody's who may use it.
+
+use std::sync::PoisonError;
+
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::blocks::{Directory, HeapIndex, Held, Place};
+use crate::order::{End, Ends, Order, Position, StreamIndex, StreamKey};
+use crate::small::{EmptyRegion, SMALL, Small};
+use crate::space::GRAIN;
+use crate::sync::{Mutex, MutexGuard};
+
+/// Larger blocks that are parked at most. What waits here is missing where it would fit better:
+/// with many of them recorded jobs took up to a tenth more memory.
+const BLOCKS: usize = 8;
+
+/// Bytes of small blocks that are parked at most.
+const SMALL_BYTES: u64 = 256 << 10;
+
+/// Sizes of small blocks.
+const SIZES: usize = (SMALL / GRAIN) as usize;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// Whose front it is.
+#[derive(Debug)]
+struct Bound {
+    key: StreamKey,
+    stream: StreamIndex,
+    position: Position,
+}
+
+/// A block in a front.
+#[derive(Clone, Debug)]
+pub(super) struct FrontBlock {
+    pub(super) address: u64,
+    /// Bytes taken.
+    pub(super) size: u64,
+    /// Bytes asked for.
+    pub(super) requested: u64,
+    pub(super) serial: u64,
+    pub(super) place: Place,
+    live: bool,
+    /// Where its stream stood when it was freed.
+    freed: u64,
+    /// The next parked small block of the same size.
+    next: u32,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::pool) struct Wish {
+    /// Bytes asked for.
+    pub(in crate::pool) requested: u64,
+    /// The same, rounded to the grain.
+    pub(in crate::pool) size: u64,
+    /// Bytes; the grain at least.
+    pub(in crate::pool) alignment: u64,
+}
+
+impl Wish {
+    /// Whether it is usually served in a region of small blocks.
+    pub(in crate::pool) fn is_small(&self) -> bool {
+        self.size < SMALL && self.alignment <= SMALL
+    }
+}
+
+/// What a front has too much after a free, and gives back to the pool.
+#[derive(Debug, Default)]
+pub(super) struct Surplus {
+    /// Whether more is parked than should be.
+    pub(super) parked: bool,
+    pub(super) regions: SmallVec<[EmptyRegion; 1]>,
+}
+
+/// What the live blocks of a front come to.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::pool) struct Live {
+    pub(in crate::pool) blocks: u64,
+    /// Bytes asked for.
+    pub(in crate::pool) bytes: u64,
+    /// Bytes taken.
+    pub(in crate::pool) rounded: u64,
+}
+
+impl Live {
+    fn add(&mut self, block: &FrontBlock) {
+        self.blocks += 1;
+        self.bytes += block.requested;
+        self.rounded += block.size;
+    }
+
+    fn subtract(&mut self, block: &FrontBlock) {
+        self.blocks -= 1;
+        self.bytes -= block.requested;
+        self.rounded -= block.size;
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct FrontState {
+    number: usize,
+    bound: Option<Bound>,
+    blocks: Slab<FrontBlock>,
+    /// Parked blocks that are not small, the last freed last.
+    parked: SmallVec<[u32; BLOCKS]>,
+    /// The first parked small block of each size.
+    small: Box<[u32; SIZES]>,
+    small_bytes: u64,
+    pub(super) heap: Small,
+    live: Live,
+    serials: u64,
+    /// Requests that were served here since the pool was told.
+    served: u64,
+    /// The position of the last free, if the pool was not told of it.
+    unheard: Option<u64>,
+}
+
+/// See the [module](self). No two fronts share a cache line.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Front(Mutex<FrontState>);
+
+impl Front {
+    pub(super) fn new(number: usize) -> Front {
+        Front(Mutex::new(FrontState {
+            number,
+            bound: None,
+            blocks: Slab::new(),
+            parked: SmallVec::new(),
+            small: Box::new([NONE; SIZES]),
+            small_bytes: 0,
+            heap: Small::new(),
+            live: Live::default(),
+            serials: 0,
+            served: 0,
+            unheard: None,
+        }))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, FrontState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FrontState {
+    /// Serves a request of the front's stream, if it is this one's.
+    pub(super) fn take(
+        &mut self,
+        directory: &Directory,
+        key: StreamKey,
+        wish: Wish,
+    ) -> Option<(u64, u64)> {
+        let bound = self.bound.as_ref().filter(|bound| bound.key == key)?;
+        let stream = bound.stream;
+        let slot = if wish.is_small() {
+            match self.unpark_small(wish) {
+                Some(slot) => slot,
+                None => return self.take_of_heap(directory, stream, wish),
+            }
+        } else {
+            self.unpark(wish)?
+        };
+        self.served += 1;
+        self.serials += 1;
+        let serial = self.serial();
+        let block = &mut self.blocks[slot];
+        block.live = true;
+        block.requested = wish.requested;
+        block.serial = serial;
+        self.live.add(block);
+        Some((block.address, serial))
+    }
+
+    fn unpark_small(&mut self, wish: Wish) -> Option<usize> {
+        let first = &mut self.small[size_class(wish.size)];
+        let block = self.blocks.get(*first as usize)?;
+        if !block.address.is_multiple_of(wish.alignment) {
+            return None;
+        }
+        let slot = std::mem::replace(first, block.next);
+        self.small_bytes -= block.size;
+        Some(slot as usize)
+    }
+
+    fn unpark(&mut self, wish: Wish) -> Option<usize> {
+        let place = self.parked.iter().rposition(|&slot| {
+            let block = &self.blocks[slot as usize];
+            block.size == wish.size && block.address.is_multiple_of(wish.alignment)
+        })?;
+        Some(self.parked.remove(place) as usize)
+    }
+
+    fn take_of_heap(
+        &mut self,
+        directory: &Directory,
+        stream: StreamIndex,
+        wish: Wish,
+    ) -> Option<(u64, u64)> {
+        if self.blocks.len() >= Held::SLOTS {
+            return None;
+        }
+        let taken = self.heap.take_own(wish.size, wish.alignment, stream)?;
+        let place = Place::Small(HeapIndex::OfFront(self.number), taken.extent);
+        match self.add(directory, taken.address, wish, place) {
+            Some(serial) => {
+                self.served += 1;
+                Some((taken.address, serial))
+            }
+            None => {
+                let empty = self.heap.release(taken.extent, taken.ends);
+                debug_assert!(empty.is_none(), "its region was not empty before");
+                None
+            }
+        }
+    }
+
+    /// A live block of the stream's is in the front from now on. Gives its serial number, or
+    /// `None` if there is no room for it.
+    pub(super) fn add(
+        &mut self,
+        directory: &Directory,
+        address: u64,
+        wish: Wish,
+        place: Place,
+    ) -> Option<u64> {
+        let entry = self.blocks.vacant_entry();
+        let held = Held {
+            front: self.number,
+            slot: entry.key(),
+        };
+        if held.slot >= Held::SLOTS || !directory.set(address, held) {
+            return None;
+        }
+        let block = FrontBlock {
+            address,
+            size: wish.size,
+            requested: wish.requested,
+            serial: 0,
+            place,
+            live: true,
+            freed: 0,
+            next: NONE,
+        };
+        self.live.add(&block);
+        entry.insert(block);
+        self.serials += 1;
+        let serial = self.serial();
+        self.blocks[held.slot].serial = serial;
+        Some(serial)
+    }
+
+    /// The serial numbers of the pool's own books begin with zero bits, those of a front's with its
+    /// number.
+    fn serial(&self) -> u64 {
+        ((self.number as u64 + 1) << 48) | self.serials
+    }
+
+    fn live_block(&self, slot: usize, address: u64, serial: Option<u64>) -> Option<&FrontBlock> {
+        self.blocks.get(slot).filter(|block| {
+            block.live
+                && block.address == address
+                && serial.is_none_or(|serial| serial == block.serial)
+        })
+    }
+
+    /// Frees the live block at an address, if it is in this slot. Gives the bytes that were asked
+    /// for. `allowance` are the bytes that may be parked beside the last one.
+    pub(super) fn free(
+        &mut self,
+        directory: &Directory,
+        (slot, address, serial): (usize, u64, Option<u64>),
+        allowance: u64,
+    ) -> Option<(u64, Surplus)> {
+        self.live_block(slot, address, serial)?;
+        let position = self.bound.as_ref()?.position.next();
+        let block = &mut self.blocks[slot];
+        block.live = false;
+        block.freed = position;
+        let (size, requested) = (block.size, block.requested);
+        self.live.subtract(block);
+        self.unheard = Some(position);
+        let mut surplus = Surplus::default();
+        if matches!(block.place, Place::Small(..)) {
+            let first = &mut self.small[size_class(size)];
+            block.next = std::mem::replace(first, slot as u32);
+            self.small_bytes += size;
+            if self.small_bytes > SMALL_BYTES {
+                self.release_small(directory, &mut surplus.regions);
+            }
+        } else {
+            self.parked.push(slot as u32);
+            surplus.parked = self.has_surplus(allowance);
+        }
+        Some((requested, surplus))
+    }
+
+    fn has_surplus(&self, allowance: u64) -> bool {
+        let Some((_, others)) = self.parked.split_last() else {
+            return false;
+        };
+        let bytes = || {
+            let sizes = others.iter().map(|&slot| self.blocks[slot as usize].size);
+            sizes.sum::<u64>()
+        };
+        !others.is_empty() && (others.len() >= BLOCKS || bytes() > allowance)
+    }
+
+    /// Takes out the parked block that was freed first, if there are too many.
+    pub(super) fn take_surplus(
+        &mut self,
+        directory: &Directory,
+        allowance: u64,
+    ) -> Option<FrontBlock> {
+        if !self.has_surplus(allowance) {
+            return None;
+        }
+        let slot = self.parked.remove(0);
+        Some(self.remove(directory, slot as usize))
+    }
+
+    /// Takes out all parked blocks but the small ones, the first freed first.
+    pub(super) fn take_parked(&mut self, directory: &Directory) -> SmallVec<[FrontBlock; BLOCKS]> {
+        let parked = std::mem::take(&mut self.parked);
+        let blocks = parked
+            .into_iter()
+            .map(|slot| self.remove(directory, slot as usize));
+        blocks.collect()
+    }
+
+    /// Gives parked small blocks back to the heap. Gives regions that are empty now.
+    pub(super) fn release_small(
+        &mut self,
+        directory: &Directory,
+        regions: &mut SmallVec<[EmptyRegion; 1]>,
+    ) {
+        if self.small_bytes == 0 {
+            return;
+        }
+        let Some(stream) = self.bound.as_ref().map(|bound| bound.stream) else {
+            return;
+        };
+        for size in 0..SIZES {
+            let mut next = std::mem::replace(&mut self.small[size], NONE);
+            while next != NONE {
+                let block = self.remove(directory, next as usize);
+                next = block.next;
+                if let Place::Small(_, extent) = block.place {
+                    let ends = Ends::from(block.end(stream));
+                    regions.extend(self.heap.release(extent, ends));
+                }
+            }
+        }
+        self.small_bytes = 0;
+    }
+
+    fn remove(&mut self, directory: &Directory, slot: usize) -> FrontBlock {
+        let block = self.blocks.remove(slot);
+        directory.clear(block.address);
+        block
+    }
+
+    /// Takes out the live block at an address, if it is in this slot.
+    pub(super) fn take_live(
+        &mut self,
+        directory: &Directory,
+        slot: usize,
+        address: u64,
+    ) -> Option<FrontBlock> {
+        self.live_block(slot, address, None)?;
+        let block = self.remove(directory, slot);
+        self.live.subtract(&block);
+        Some(block)
+    }
+
+    /// Takes out all live blocks.
+    pub(super) fn take_all_live(&mut self, directory: &Directory) -> Vec<FrontBlock> {
+        let live = self.blocks.iter().filter(|(_, block)| block.live);
+        let slots: Vec<usize> = live.map(|(slot, _)| slot).collect();
+        let blocks = slots.into_iter().map(|slot| self.remove(directory, slot));
+        let blocks: Vec<FrontBlock> = blocks.collect();
+        self.live = Live::default();
+        blocks
+    }
+
+    /// The live block that an address lies in. Looks at all: for errors only.
+    pub(super) fn around(&self, address: u64) -> Option<&FrontBlock> {
+        let mut live = self.live_blocks();
+        live.find(|block| block.address <= address && address - block.address < block.size)
+    }
+
+    pub(super) fn live_blocks(&self) -> impl Iterator<Item = &FrontBlock> {
+        self.blocks
+            .iter()
+            .map(|(_, block)| block)
+            .filter(|b| b.live)
+    }
+
+    pub(super) fn live(&self) -> Live {
+        self.live
+    }
+
+    fn parked_blocks(&self) -> impl Iterator<Item = &FrontBlock> {
+        self.blocks
+            .iter()
+            .map(|(_, block)| block)
+            .filter(|b| !b.live)
+    }
+
+    /// Bytes that are parked, and those of them whose last use is not seen to be completed.
+    pub(super) fn parked_bytes(&self, order: &Order) -> (u64, u64) {
+        let Some(bound) = &self.bound else {
+            return (0, 0);
+        };
+        let mut bytes = 0;
+        let mut pending = 0;
+        for block in self.parked_blocks() {
+            bytes += block.size;
+            if !order.is_completed(block.end(bound.stream)) {
+                pending += block.size;
+            }
+        }
+        (bytes, pending)
+    }
+
+    pub(super) fn stream(&self) -> Option<StreamIndex> {
+        self.bound.as_ref().map(|bound| bound.stream)
+    }
+
+    /// The front is a stream's from now on.
+    pub(super) fn bind(&mut self, key: StreamKey, stream: StreamIndex, position: Position) {
+        debug_assert!(self.bound.is_none() && self.blocks.is_empty());
+        self.bound = Some(Bound {
+            key,
+            stream,
+            position,
+        });
+    }
+
+    /// The front is nobody's from now on; it has no blocks any more.
+    pub(super) fn unbind(&mut self) {
+        debug_assert!(self.blocks.is_empty());
+        self.bound = None;
+    }
+
+    /// Where its stream's last free stood, if the pool was not told of it before.
+    pub(super) fn hear(&mut self) -> Option<End> {
+        let position = self.unheard.take()?;
+        let stream = self.stream()?;
+        Some(End { stream, position })
+    }
+
+    /// Requests that were served here since this was last asked.
+    pub(super) fn take_served(&mut self) -> u64 {
+        std::mem::take(&mut self.served)
+    }
+
+    /// Checks the front's invariants. Gives the bytes of its heap's regions.
+    pub(super) fn validate(&self, directory: &Directory) -> Result<u64, String> {
+        let fault = |what: &str| Err(format!("front {} {what}", self.number));
+        if self.bound.is_none() && !self.blocks.is_empty() {
+            return fault("is nobody's and has blocks");
+        }
+        let mut live = Live::default();
+        for (slot, block) in &self.blocks {
+            let held = Held {
+                front: self.number,
+                slot,
+            };
+            if directory.get(block.address) != Some(held) {
+                return fault("has a block that the directory does not know");
+            }
+            if block.live {
+                live.add(block);
+            }
+            if let Place::Small(heap, extent) = block.place
+                && (heap != HeapIndex::OfFront(self.number)
+                    || self.heap.block(extent) != Some((block.address, block.size)))
+            {
+                return fault("has a block that its heap does not know");
+            }
+        }
+        let mut listed = self.parked.len();
+        let mut small_bytes = 0;
+        for &first in self.small.iter() {
+            let mut next = first;
+            while let Some(block) = self.blocks.get(next as usize) {
+                listed += 1;
+                small_bytes += block.size;
+                next = block.next;
+            }
+        }
+        if listed != self.parked_blocks().count() || small_bytes != self.small_bytes {
+            return fault("does not list what is parked");
+        }
+        let sums = |l: &Live| (l.blocks, l.bytes, l.rounded);
+        if sums(&live) != sums(&self.live) {
+            return fault("has lost count of what is live");
+        }
+        self.heap.validate()
+    }
+}
+
+impl FrontBlock {
+    /// Where its last use ended, once it is freed.
+    pub(super) fn end(&self, stream: StreamIndex) -> End {
+        End {
+            stream,
+            position: self.freed,
+        }
+    }
+}
+
+fn size_class(size: u64) -> usize {
+    (size / GRAIN) as usize % SIZES
+}
