@@ -79,6 +79,7 @@ impl Directory {
     }
 
     /// The front that may hold the block at an address.
+    #[inline]
     pub(crate) fn get(&self, address: u64) -> Option<Held> {
         let chunk = self.chunk(address >> CHUNK)?;
         let leaf = chunk.leaves.get()?[leaf_of(address)].get()?;
@@ -113,7 +114,18 @@ impl Directory {
         }
     }
 
+    #[inline]
     fn chunk(&self, number: u64) -> Option<&Chunk> {
+        // Most often it has its first choice.
+        let first = &self.chunks[number as usize % CHUNKS];
+        if first.number.load(Ordering::Relaxed) == number {
+            return Some(first);
+        }
+        self.chunk_elsewhere(number)
+    }
+
+    #[cold]
+    fn chunk_elsewhere(&self, number: u64) -> Option<&Chunk> {
         for place in places(number) {
             let chunk = &self.chunks[place];
             match chunk.number.load(Ordering::Relaxed) {

@@ -20,7 +20,7 @@ use crate::order::{Ends, StreamIndex};
 use crate::space::ExtentId;
 
 pub(crate) use directory::{Directory, Held};
-pub(crate) use usage::Usage;
+pub(crate) use usage::ThreadUsage;
 
 /// Where a block stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

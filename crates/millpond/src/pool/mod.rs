@@ -37,7 +37,6 @@ pub use policy::{ReusePolicies, Setting, Waits};
 pub use sanitizer::{Access, Action, Hazard, OrderReport, ReportedBlock, Site};
 pub use statistics::Statistics;
 
-use crate::blocks::Usage;
 use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, StreamId};
 use crate::order::{EventPool, Reasons, StreamKey};
 use crate::pages::Pages;
@@ -72,7 +71,6 @@ struct Inner {
     graphs: Graphs,
     /// What checks the caller's own order, if he wants that.
     sanitizer: Option<Sanitizer>,
-    usage: Arc<Usage>,
     fronts: Arc<Fronts>,
     state: Mutex<State>,
 }
@@ -84,6 +82,55 @@ impl Inner {
             ordered: self.reuse.follow_event_dependencies,
             completed: self.reuse.allow_opportunistic,
         }
+    }
+
+    #[inline]
+    fn allocate(
+        &self,
+        request: Request,
+        location: &'static Location<'static>,
+    ) -> Result<Granted, AllocError> {
+        match self.allocate_at_once(&request) {
+            Some(granted) => Ok(granted),
+            None => self.allocate_in_full(request, location),
+        }
+    }
+
+    /// Serves a request of a usual kind from the front of its stream, if that has something.
+    #[inline]
+    fn allocate_at_once(&self, request: &Request) -> Option<Granted> {
+        let key = self.key_by_value(request.stream)?;
+        self.allocate_in_front(key, request.wish()?)
+    }
+
+    fn allocate_in_full(
+        &self,
+        request: Request,
+        location: &'static Location<'static>,
+    ) -> Result<Granted, AllocError> {
+        let requested = request.size;
+        let alignment = request.alignment;
+        let bad_alignment = AllocError::BadAlignment { alignment };
+        let wish = request.wish().ok_or(bad_alignment)?;
+        let device_failed = |error| AllocError::Device { requested, error };
+        let key = self.stream_key(request.stream).map_err(device_failed)?;
+        if let Some(captured) = self.graphs.captured(key) {
+            let (address, serial) = self.allocate_captured(&captured, request)?;
+            return Ok(Granted { address, serial });
+        }
+        let granted = match self.allocate_in_front(key, wish) {
+            Some(granted) => granted,
+            None => self.allocate_behind_front(key, wish)?,
+        };
+        if self.sanitizer.is_some() {
+            let call = BlockCall {
+                address: granted.address,
+                serial: Some(granted.serial),
+                location: Some(location),
+            };
+            self.watch_allocation(call, request.name, requested, key);
+        }
+        Ok(granted)
     }
 
     /// Serves a request that its stream's front has nothing for.
@@ -188,11 +235,9 @@ impl PoolBuilder {
             protection: Protection::ReadWrite,
         }];
         let events = EventPool::new(Arc::clone(&self.device));
-        let usage = Arc::new(Usage::default());
         let fronts = Arc::new(Fronts::default());
         let state = Mutex::new(State::new(
             Pages::new(granularity, self.limit),
-            Arc::clone(&usage),
             Arc::clone(&fronts),
             // Its reports are of one order of all calls.
             !self.stream_sanitizer,
@@ -208,7 +253,6 @@ impl PoolBuilder {
             reuse: self.reuse,
             graphs: Graphs::default(),
             sanitizer: self.stream_sanitizer.then(Sanitizer::default),
-            usage,
             fronts,
             state,
         };
@@ -243,6 +287,16 @@ impl Request {
     pub fn alignment(mut self, alignment: u64) -> Request {
         self.alignment = alignment;
         self
+    }
+
+    /// What it comes to, if its alignment is one.
+    #[inline]
+    fn wish(&self) -> Option<Wish> {
+        self.alignment.is_power_of_two().then(|| Wish {
+            requested: self.size,
+            size: align_up(self.size.max(1), GRAIN).unwrap_or(u64::MAX),
+            alignment: self.alignment.max(GRAIN),
+        })
     }
 
     /// Names the block, for reports ([`Pool::order_reports`]); [`Block::set_name`] takes names that
@@ -286,46 +340,22 @@ impl Pool {
     /// Allocates with further wishes: see [`Request`].
     #[track_caller]
     pub fn allocate_with(&self, request: Request) -> Result<Block, AllocError> {
-        let Request {
-            size: requested,
-            alignment,
-            stream,
-            name,
-        } = request;
-        if !alignment.is_power_of_two() {
-            return Err(AllocError::BadAlignment { alignment });
-        }
-        let device_failed = |error| AllocError::Device { requested, error };
-        let key = self.inner.stream_key(stream).map_err(device_failed)?;
-        if let Some(captured) = self.inner.graphs.captured(key) {
-            let granted = self.inner.allocate_captured(&captured, request)?;
-            return Ok(self.block(granted, requested));
-        }
-        let size = align_up(requested.max(1), GRAIN).unwrap_or(u64::MAX);
-        let wish = Wish {
-            requested,
-            size,
-            alignment: alignment.max(GRAIN),
-        };
-        let granted = match self.inner.allocate_in_front(key, wish) {
-            Some(granted) => granted,
-            None => self.inner.allocate_behind_front(key, wish)?,
-        };
-        let block = self.block((granted.address, granted.serial), requested);
-        if self.inner.sanitizer.is_some() {
-            let call = block.call(Location::caller());
-            self.inner.watch_allocation(call, name, requested, key);
-        }
-        Ok(block)
+        let granted = self.inner.allocate(request, Location::caller())?;
+        Ok(Block {
+            inner: Arc::clone(&self.inner),
+            address: granted.address,
+            size: request.size,
+            serial: granted.serial,
+        })
     }
 
-    fn block(&self, (address, serial): (u64, u64), size: u64) -> Block {
-        Block {
-            inner: Arc::clone(&self.inner),
-            address,
-            size,
-            serial,
-        }
+    /// Allocates as [`Pool::allocate_with`] does, and gives the bare address: as
+    /// [`Block::into_raw`], but threads that only do this share nothing in doing it. The block is
+    /// freed by [`Pool::free`].
+    #[track_caller]
+    pub fn allocate_raw(&self, request: Request) -> Result<u64, AllocError> {
+        let granted = self.inner.allocate(request, Location::caller())?;
+        Ok(granted.address)
     }
 
     /// What the pool holds.

@@ -144,7 +144,7 @@ impl State {
     /// Bytes up to which the pool creates handles where that is the cheapest, for a request of so
     /// many.
     pub(super) fn creation_budget(&self, setting: Setting, waits: Waits, size: u64) -> u64 {
-        let live = self.usage.live().saturating_add(size);
+        let live = self.fronts.live_bytes().saturating_add(size);
         let live = live.max(self.peaks.most_live);
         let memory_is_dear = setting == Setting::Tight || waits == Waits::MemoryFirst;
         let strained = if memory_is_dear {

@@ -17,7 +17,7 @@ use super::fronts::{Bindings, Fronts};
 use super::graphs::GraphTotals;
 use super::policy::Strain;
 use crate::backing::{Backing, Wanted};
-use crate::blocks::{Blocks, HeapIndex, Place, Usage};
+use crate::blocks::{Blocks, HeapIndex, Place};
 use crate::mapping::Mapping;
 use crate::order::{End, Ends, MarkerRequest, Order, Reasons, StreamIndex, StreamKey};
 use crate::pages::{HandleSlot, Pages};
@@ -91,7 +91,6 @@ pub(super) struct State {
     pub(super) pages: Pages,
     /// Live blocks that are in no front.
     pub(super) blocks: Blocks,
-    pub(super) usage: Arc<Usage>,
     pub(super) peaks: Peaks,
     pub(super) fronts: Arc<Fronts>,
     pub(super) bindings: Bindings,
@@ -119,19 +118,13 @@ pub(super) struct Peaks {
 }
 
 impl State {
-    pub(super) fn new(
-        pages: Pages,
-        usage: Arc<Usage>,
-        fronts: Arc<Fronts>,
-        has_fronts: bool,
-    ) -> State {
+    pub(super) fn new(pages: Pages, fronts: Arc<Fronts>, has_fronts: bool) -> State {
         State {
             order: Order::default(),
             backing: Backing::new(),
             small: Small::new(),
             pages,
             blocks: Blocks::default(),
-            usage,
             peaks: Peaks::default(),
             fronts,
             bindings: Bindings::default(),
@@ -182,7 +175,7 @@ impl State {
 
     /// Sees what was live since this was last called. Gives what is.
     pub(super) fn gather_usage(&mut self) -> u64 {
-        let (high, live) = self.usage.gather();
+        let (high, live) = self.fronts.gather_usage();
         self.peaks.live = self.peaks.live.max(high);
         self.peaks.most_live = self.peaks.most_live.max(high);
         live
@@ -268,7 +261,7 @@ impl State {
     /// Makes a live block of claimed memory.
     pub(super) fn hand_out(&mut self, need: &Need, claim: &Claim) -> Granted {
         let address = claim.address;
-        self.usage.allocated(need.requested);
+        self.fronts.of_thread().usage.allocated(need.requested);
         self.peaks.largest_request = self.peaks.largest_request.max(need.requested);
         self.gather_usage();
         if let Some(serial) = self.hand_to_front(need, claim) {

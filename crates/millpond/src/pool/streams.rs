@@ -24,6 +24,17 @@ pub(super) enum Marking {
 }
 
 impl Inner {
+    /// The same as [`Inner::stream_key`] where the handle's value says it all.
+    #[inline]
+    pub(super) fn key_by_value(&self, stream: StreamId) -> Option<StreamKey> {
+        let special = [StreamId::LEGACY, StreamId::PER_THREAD];
+        let usual = !special.contains(&stream) && !self.identify_streams;
+        (usual && !self.graphs.any_captured()).then_some(StreamKey {
+            stream,
+            identity: 0,
+        })
+    }
+
     /// How the pool tells this stream from others. Asks the device only where the handle's value
     /// is not enough.
     pub(super) fn stream_key(&self, stream: StreamId) -> Result<StreamKey, DeviceError> {

@@ -40,8 +40,8 @@ impl State {
         let Some(record) = self.blocks.remove(address, serial) else {
             return Err(self.block_error(address));
         };
-        self.usage.freed(record.requested);
-        let live = self.usage.live();
+        self.fronts.of_thread().usage.freed(record.requested);
+        let live = self.fronts.live_bytes();
         let early = record.ended.iter().next().is_some();
         let mut ends = record.ended;
         let mut requests = MarkerRequests::new();
@@ -104,7 +104,7 @@ impl State {
             record.ended.add(end);
         }
         self.order.unname(user);
-        let live = self.usage.live();
+        let live = self.fronts.live_bytes();
         let request = self.order.freed(end.stream, size, live);
         Ok(request.into_iter().collect())
     }

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use super::front::{Front, FrontBlock, Live, Surplus};
+use super::front::{Front, FrontBlock, Live};
 use super::{FRONTS, Fronts, MarkerRequests, Need, SHARE};
 use crate::blocks::{HeapIndex, Place};
 use crate::order::{Ends, StreamIndex};
@@ -82,9 +80,8 @@ impl State {
         for block in front.take_parked(&fronts.directory) {
             self.release_parked(&block, stream);
         }
-        let mut regions = SmallVec::new();
-        front.release_small(&fronts.directory, &mut regions);
-        self.release_regions(regions);
+        front.release_small(&fronts.directory);
+        self.release_regions(front.take_regions());
         for block in front.take_all_live(&fronts.directory) {
             self.write_down(&block, stream);
         }
@@ -136,16 +133,16 @@ impl State {
     }
 
     /// Takes what a front has too much.
-    pub(super) fn take_from_front(&mut self, number: usize, surplus: Surplus) -> MarkerRequests {
+    pub(super) fn take_from_front(&mut self, number: usize) -> MarkerRequests {
         let mut requests = MarkerRequests::new();
-        self.release_regions(surplus.regions);
-        let live = self.usage.live();
+        let live = self.fronts.live_bytes();
         self.set_allowance(live);
         let fronts = Arc::clone(&self.fronts);
         let Some(front) = fronts.front(number) else {
             return requests;
         };
         let mut front = front.lock();
+        self.release_regions(front.take_regions());
         let Some(stream) = front.stream() else {
             return requests;
         };
@@ -214,13 +211,12 @@ impl State {
             if let Some(end) = front.hear() {
                 self.order.reached(end);
             }
-            let mut regions = SmallVec::new();
-            front.release_small(&fronts.directory, &mut regions);
-            self.release_regions(regions);
+            front.release_small(&fronts.directory);
+            self.release_regions(front.take_regions());
         }
     }
 
-    fn release_regions(&mut self, regions: SmallVec<[EmptyRegion; 1]>) {
+    fn release_regions(&mut self, regions: Vec<EmptyRegion>) {
         for region in regions {
             self.release_region(Some(region));
         }

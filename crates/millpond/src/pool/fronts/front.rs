@@ -77,14 +77,6 @@ impl Wish {
     }
 }
 
-/// What a front has too much after a free, and gives back to the pool.
-#[derive(Debug, Default)]
-pub(super) struct Surplus {
-    /// Whether more is parked than should be.
-    pub(super) parked: bool,
-    pub(super) regions: SmallVec<[EmptyRegion; 1]>,
-}
-
 /// What the live blocks of a front come to.
 #[derive(Clone, Copy, Default, Debug)]
 pub(in crate::pool) struct Live {
@@ -120,6 +112,8 @@ pub(super) struct FrontState {
     small: Box<[u32; SIZES]>,
     small_bytes: u64,
     pub(super) heap: Small,
+    /// Regions of the heap's that are empty, on their way to the pool.
+    regions: Vec<EmptyRegion>,
     live: Live,
     serials: u64,
     /// Requests that were served here since the pool was told.
@@ -143,6 +137,7 @@ impl Front {
             small: Box::new([NONE; SIZES]),
             small_bytes: 0,
             heap: Small::new(),
+            regions: Vec::new(),
             live: Live::default(),
             serials: 0,
             served: 0,
@@ -277,13 +272,14 @@ impl FrontState {
     }
 
     /// Frees the live block at an address, if it is in this slot. Gives the bytes that were asked
-    /// for. `allowance` are the bytes that may be parked beside the last one.
+    /// for, and whether the front has too much now. `allowance` are the bytes that may be parked
+    /// beside the last block.
     pub(super) fn free(
         &mut self,
         directory: &Directory,
         (slot, address, serial): (usize, u64, Option<u64>),
         allowance: u64,
-    ) -> Option<(u64, Surplus)> {
+    ) -> Option<(u64, bool)> {
         self.live_block(slot, address, serial)?;
         let position = self.bound.as_ref()?.position.next();
         let block = &mut self.blocks[slot];
@@ -292,18 +288,18 @@ impl FrontState {
         let (size, requested) = (block.size, block.requested);
         self.live.subtract(block);
         self.unheard = Some(position);
-        let mut surplus = Surplus::default();
-        if matches!(block.place, Place::Small(..)) {
+        let surplus = if matches!(block.place, Place::Small(..)) {
             let first = &mut self.small[size_class(size)];
             block.next = std::mem::replace(first, slot as u32);
             self.small_bytes += size;
             if self.small_bytes > SMALL_BYTES {
-                self.release_small(directory, &mut surplus.regions);
+                self.release_small(directory);
             }
+            !self.regions.is_empty()
         } else {
             self.parked.push(slot as u32);
-            surplus.parked = self.has_surplus(allowance);
-        }
+            self.has_surplus(allowance)
+        };
         Some((requested, surplus))
     }
 
@@ -340,12 +336,13 @@ impl FrontState {
         blocks.collect()
     }
 
-    /// Gives parked small blocks back to the heap. Gives regions that are empty now.
-    pub(super) fn release_small(
-        &mut self,
-        directory: &Directory,
-        regions: &mut SmallVec<[EmptyRegion; 1]>,
-    ) {
+    /// Regions that are empty, to be given to the pool.
+    pub(super) fn take_regions(&mut self) -> Vec<EmptyRegion> {
+        std::mem::take(&mut self.regions)
+    }
+
+    /// Gives parked small blocks back to the heap. [`FrontState::take_regions`] is to follow.
+    pub(super) fn release_small(&mut self, directory: &Directory) {
         if self.small_bytes == 0 {
             return;
         }
@@ -359,7 +356,7 @@ impl FrontState {
                 next = block.next;
                 if let Place::Small(_, extent) = block.place {
                     let ends = Ends::from(block.end(stream));
-                    regions.extend(self.heap.release(extent, ends));
+                    self.regions.extend(self.heap.release(extent, ends));
                 }
             }
         }

@@ -26,7 +26,7 @@ use thread_local::ThreadLocal;
 
 use super::Inner;
 use super::state::{Granted, MarkerRequests, Need};
-use crate::blocks::{Directory, Held};
+use crate::blocks::{Directory, Held, ThreadUsage};
 use crate::order::StreamKey;
 pub(super) use books::Bindings;
 use front::Front;
@@ -48,9 +48,17 @@ const NEAR: usize = 8;
 pub(super) struct Fronts {
     fronts: [OnceLock<Box<Front>>; FRONTS],
     directory: Directory,
-    near: ThreadLocal<Near>,
+    threads: ThreadLocal<OfThread>,
     /// Bytes that one front may park, beside its last block: follows what is live.
     allowance: AtomicU64,
+}
+
+/// What one thread keeps to itself. No two are on a cache line.
+#[derive(Default, Debug)]
+#[repr(align(128))]
+pub(super) struct OfThread {
+    pub(super) usage: ThreadUsage,
+    near: Near,
 }
 
 /// Which front a thread found last for a stream. Only hints, which only its own thread writes: a
@@ -94,7 +102,7 @@ impl Fronts {
         Fronts {
             fronts: [const { OnceLock::new() }; FRONTS],
             directory: Directory::new(),
-            near: ThreadLocal::new(),
+            threads: ThreadLocal::new(),
             allowance: AtomicU64::new(0),
         }
     }
@@ -109,6 +117,22 @@ impl Fronts {
         // They are made one after the other.
         let made = numbered.map_while(|(number, front)| Some((number, front.get()?)));
         made.map(|(number, front)| (number, front.as_ref()))
+    }
+
+    /// What the calling thread keeps to itself.
+    #[inline]
+    pub(super) fn of_thread(&self) -> &OfThread {
+        self.threads.get_or_default()
+    }
+
+    /// Bytes asked for and not freed.
+    pub(super) fn live_bytes(&self) -> u64 {
+        ThreadUsage::live(self.threads.iter().map(|thread| &thread.usage))
+    }
+
+    /// The most bytes that were live since the last time, and those that are.
+    pub(super) fn gather_usage(&self) -> (u64, u64) {
+        ThreadUsage::gather(self.threads.iter().map(|thread| &thread.usage))
     }
 
     fn allowance(&self) -> u64 {
@@ -128,25 +152,25 @@ impl Need {
 
 impl Inner {
     /// Serves a request from the front of its stream, if that has something.
+    #[inline]
     pub(super) fn allocate_in_front(&self, key: StreamKey, wish: Wish) -> Option<Granted> {
-        let near = self.fronts.near.get_or_default();
-        let number = near.entry(key).get(key)?;
-        let front = self.fronts.front(number)?;
+        let thread = self.fronts.of_thread();
+        let front = self.fronts.front(thread.near.entry(key).get(key)?)?;
         let taken = front.lock().take(&self.fronts.directory, key, wish);
         let (address, serial) = taken?;
-        self.usage.allocated(wish.requested);
+        thread.usage.allocated(wish.requested);
         Some(Granted { address, serial })
     }
 
     /// Remembers the front of a stream, for this thread's next request.
     pub(super) fn remember_front(&self, key: StreamKey, number: Option<usize>) {
         if let Some(number) = number {
-            let near = self.fronts.near.get_or_default();
-            near.entry(key).set(key, number);
+            self.fronts.of_thread().near.entry(key).set(key, number);
         }
     }
 
     /// Frees a block that is in a front. Gives whether it was.
+    #[inline]
     pub(super) fn free_in_front(&self, address: u64, serial: Option<u64>) -> bool {
         let fronts = &self.fronts;
         let Some(Held {
@@ -166,9 +190,9 @@ impl Inner {
         let Some((requested, surplus)) = freed else {
             return false;
         };
-        self.usage.freed(requested);
-        if surplus.parked || !surplus.regions.is_empty() {
-            let requests = self.lock().take_from_front(number, surplus);
+        fronts.of_thread().usage.freed(requested);
+        if surplus {
+            let requests = self.lock().take_from_front(number);
             self.mark_all(requests);
         }
         true
