@@ -21,8 +21,8 @@ use crate::small::{EmptyRegion, SMALL, Small};
 use crate::space::GRAIN;
 use crate::sync::{Mutex, MutexGuard};
 
-/// Larger blocks that are parked at most. What waits here is missing where it would fit better:
-/// with many of them recorded jobs took up to a tenth more memory.
+/// Frees after which a block that is not small is parked no longer. What waits here is missing
+/// where it would fit better: with many of them recorded jobs took up to a tenth more memory.
 const BLOCKS: usize = 8;
 
 /// Bytes of small blocks that are parked at most.
@@ -57,6 +57,16 @@ pub(super) struct FrontBlock {
     freed: u64,
     /// The next parked small block of the same size.
     next: u32,
+}
+
+/// A parked block that is not small.
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    slot: usize,
+    address: u64,
+    size: u64,
+    /// Which free of the front's it was.
+    free: u64,
 }
 
 /// What is asked for.
@@ -107,7 +117,10 @@ pub(super) struct FrontState {
     bound: Option<Bound>,
     blocks: Slab<FrontBlock>,
     /// Parked blocks that are not small, the last freed last.
-    parked: SmallVec<[u32; BLOCKS]>,
+    parked: SmallVec<[Parked; BLOCKS]>,
+    parked_bytes: u64,
+    /// Blocks that were freed here so far.
+    frees: u64,
     /// The first parked small block of each size.
     small: Box<[u32; SIZES]>,
     small_bytes: u64,
@@ -134,6 +147,8 @@ impl Front {
             bound: None,
             blocks: Slab::new(),
             parked: SmallVec::new(),
+            parked_bytes: 0,
+            frees: 0,
             small: Box::new([NONE; SIZES]),
             small_bytes: 0,
             heap: Small::new(),
@@ -191,11 +206,11 @@ impl FrontState {
     }
 
     fn unpark(&mut self, wish: Wish) -> Option<usize> {
-        let place = self.parked.iter().rposition(|&slot| {
-            let block = &self.blocks[slot as usize];
-            block.size == wish.size && block.address.is_multiple_of(wish.alignment)
+        let place = self.parked.iter().rposition(|parked| {
+            parked.size == wish.size && parked.address.is_multiple_of(wish.alignment)
         })?;
-        Some(self.parked.remove(place) as usize)
+        self.parked_bytes -= wish.size;
+        Some(self.parked.remove(place).slot)
     }
 
     fn take_of_heap(
@@ -288,6 +303,7 @@ impl FrontState {
         let (size, requested) = (block.size, block.requested);
         self.live.subtract(block);
         self.unheard = Some(position);
+        self.frees += 1;
         let surplus = if matches!(block.place, Place::Small(..)) {
             let first = &mut self.small[size_class(size)];
             block.next = std::mem::replace(first, slot as u32);
@@ -295,26 +311,35 @@ impl FrontState {
             if self.small_bytes > SMALL_BYTES {
                 self.release_small(directory);
             }
-            !self.regions.is_empty()
+            self.has_surplus(allowance) || !self.regions.is_empty()
         } else {
-            self.parked.push(slot as u32);
+            self.parked_bytes += size;
+            self.parked.push(Parked {
+                slot,
+                address,
+                size,
+                free: self.frees,
+            });
             self.has_surplus(allowance)
         };
         Some((requested, surplus))
     }
 
+    /// Whether more is parked than should be: blocks that were freed long ago, or too many bytes
+    /// beside the block that was freed last.
     fn has_surplus(&self, allowance: u64) -> bool {
-        let Some((_, others)) = self.parked.split_last() else {
+        let (Some(first), Some(last)) = (self.parked.first(), self.parked.last()) else {
             return false;
         };
-        let bytes = || {
-            let sizes = others.iter().map(|&slot| self.blocks[slot as usize].size);
-            sizes.sum::<u64>()
+        let newest = if last.free == self.frees {
+            last.size
+        } else {
+            0
         };
-        !others.is_empty() && (others.len() >= BLOCKS || bytes() > allowance)
+        first.free + BLOCKS as u64 <= self.frees || self.parked_bytes - newest > allowance
     }
 
-    /// Takes out the parked block that was freed first, if there are too many.
+    /// Takes out the parked block that was freed first, if there is too much.
     pub(super) fn take_surplus(
         &mut self,
         directory: &Directory,
@@ -323,16 +348,18 @@ impl FrontState {
         if !self.has_surplus(allowance) {
             return None;
         }
-        let slot = self.parked.remove(0);
-        Some(self.remove(directory, slot as usize))
+        let first = self.parked.remove(0);
+        self.parked_bytes -= first.size;
+        Some(self.remove(directory, first.slot))
     }
 
     /// Takes out all parked blocks but the small ones, the first freed first.
     pub(super) fn take_parked(&mut self, directory: &Directory) -> SmallVec<[FrontBlock; BLOCKS]> {
+        self.parked_bytes = 0;
         let parked = std::mem::take(&mut self.parked);
         let blocks = parked
             .into_iter()
-            .map(|slot| self.remove(directory, slot as usize));
+            .map(|parked| self.remove(directory, parked.slot));
         blocks.collect()
     }
 
@@ -490,6 +517,10 @@ impl FrontState {
             }
         }
         let mut listed = self.parked.len();
+        let parked: u64 = self.parked.iter().map(|parked| parked.size).sum();
+        if parked != self.parked_bytes {
+            return fault("has lost count of what is parked");
+        }
         let mut small_bytes = 0;
         for &first in self.small.iter() {
             let mut next = first;
