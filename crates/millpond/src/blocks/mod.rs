@@ -27,15 +27,19 @@ pub(crate) use usage::ThreadUsage;
 pub(crate) enum Place {
     /// By itself in mapped memory.
     Backed,
-    /// In a region of small blocks, of this heap.
-    Small(HeapIndex, ExtentId),
+    /// In a region, of this heap.
+    Cut(HeapIndex, ExtentId),
 }
 
-/// A heap of small blocks: the common one, or a front's.
+/// A heap of blocks that are cut out of regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum HeapIndex {
+    /// Small blocks of streams that have no front.
     Common,
+    /// Small blocks of a front.
     OfFront(usize),
+    /// The leases of a front.
+    Leases(usize),
 }
 
 /// A live block.

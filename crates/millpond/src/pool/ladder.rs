@@ -12,7 +12,7 @@
 
 use super::error::{AllocError, OutOfMemory, Wall};
 use super::growth::{Means, Refused};
-use super::state::{Claim, Granted, Need, State};
+use super::state::{Claim, Granted, Need, Stand, State};
 use super::streams::Marking;
 use super::{Inner, Request, Statistics};
 use crate::device::{DeviceError, Status};
@@ -28,10 +28,10 @@ impl Inner {
             return Err(self.out_of_memory(&need, refused));
         }
         let mut found = self.find_memory(&need);
-        if found.is_err() && need.small {
-            // There is no room for a region of small blocks, but there may be for this one.
+        if found.is_err() && need.stand != Stand::Alone {
+            // There is no room for a region, but there may be for this one.
             let alone = Need {
-                small: false,
+                stand: Stand::Alone,
                 ..need
             };
             found = self.find_memory(&alone);
@@ -128,7 +128,7 @@ impl Inner {
         let ladder = self.ladder();
         let (claim, built) = {
             let mut state = self.lock();
-            if let Some(claim) = state.claim_any_small(need) {
+            if let Some(claim) = state.claim_any_cut(need) {
                 (Some(claim), None)
             } else {
                 let place = state.oldest_place(need);

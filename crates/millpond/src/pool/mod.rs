@@ -135,15 +135,19 @@ impl Inner {
 
     /// Serves a request that its stream's front has nothing for.
     fn allocate_behind_front(&self, key: StreamKey, wish: Wish) -> Result<Granted, AllocError> {
-        let mut state = self.lock();
+        let (mut state, met) = match self.state.try_lock() {
+            Ok(state) => (state, false),
+            Err(_) => (self.lock(), true),
+        };
         let stream = state.stream(key);
         self.remember_front(key, state.front_for(stream));
+        let met = met && self.setting != Setting::Tight;
         let need = Need {
             requested: wish.requested,
             size: wish.size,
             alignment: wish.alignment,
             own_first: self.waits != Waits::MemoryFirst,
-            small: wish.is_small(),
+            stand: state.stand(stream, &wish, met),
             key,
             stream,
             reasons: self.reasons(),

@@ -21,7 +21,7 @@ use crate::blocks::{Blocks, HeapIndex, Place};
 use crate::mapping::Mapping;
 use crate::order::{End, Ends, MarkerRequest, Order, Reasons, StreamIndex, StreamKey};
 use crate::pages::{HandleSlot, Pages};
-use crate::small::{self, EmptyRegion, REGION, Small};
+use crate::small::{self, EmptyRegion, LEASE, REGION, Small};
 use crate::space::ExtentId;
 
 /// A request, with its size rounded to the grain.
@@ -35,15 +35,29 @@ pub(super) struct Need {
     pub(super) reasons: Reasons,
     /// Whether memory that others may use too is left to them: it saves waits, and costs memory.
     pub(super) own_first: bool,
-    /// Whether it is to stand in a region of small blocks.
-    pub(super) small: bool,
+    pub(super) stand: Stand,
+}
+
+/// Where a block is to stand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stand {
+    /// By itself in mapped memory.
+    Alone,
+    /// In a region of small blocks.
+    Small,
+    /// In a lease of its stream's front.
+    Leased,
 }
 
 impl Need {
     /// What has to be found for it in mapped memory.
     pub(super) fn wanted(&self) -> Wanted {
         Wanted {
-            size: if self.small { REGION } else { self.size },
+            size: match self.stand {
+                Stand::Alone => self.size,
+                Stand::Small => REGION,
+                Stand::Leased => LEASE,
+            },
             alignment: self.alignment,
         }
     }
@@ -169,7 +183,7 @@ impl State {
     fn small_block(&self, heap: HeapIndex, extent: ExtentId) -> Option<(u64, u64)> {
         match heap {
             HeapIndex::Common => self.small.block(extent),
-            HeapIndex::OfFront(number) => self.block_in_front_heap(number, extent),
+            of_front => self.block_in_front(of_front, extent),
         }
     }
 
@@ -191,12 +205,12 @@ impl State {
     }
 
     fn claim_in_place(&mut self, need: &Need) -> Option<Claim> {
-        if need.small
-            && let Some(claim) = self.find_in_heaps(need.stream, |state, heap, small| {
+        if need.stand != Stand::Alone
+            && let Some(claim) = self.find_in_heaps(need, |state, heap, small| {
                 let order = &state.order;
                 let (size, alignment) = (need.size, need.alignment);
                 let taken = small.take_usable(order, size, alignment, need.stream, need.reasons)?;
-                Some(small_claim(need, heap, taken))
+                Some(cut_claim(need, heap, taken))
             })
         {
             return Some(claim);
@@ -215,18 +229,18 @@ impl State {
         self.backing.find_oldest(need.wanted(), usable, waitable)
     }
 
-    /// Takes a small block, whoever used its memory last.
-    pub(super) fn claim_any_small(&mut self, need: &Need) -> Option<Claim> {
-        if !need.small {
+    /// Takes a block out of a region, whoever used its memory last.
+    pub(super) fn claim_any_cut(&mut self, need: &Need) -> Option<Claim> {
+        if need.stand == Stand::Alone {
             return None;
         }
-        self.find_in_heaps(need.stream, |state, heap, small| {
+        self.find_in_heaps(need, |state, heap, small| {
             let order = &state.order;
             let acceptable = |ends: &Ends| {
                 order.usable(ends, need.stream, need.reasons) || order.can_be_waited_for(ends)
             };
             let taken = small.take_any(need.size, need.alignment, acceptable)?;
-            Some(small_claim(need, heap, taken))
+            Some(cut_claim(need, heap, taken))
         })
     }
 
@@ -243,7 +257,7 @@ impl State {
 
     /// Makes a claim of occupied memory: for a small block, out of the region that it becomes.
     pub(super) fn claim_occupied(&mut self, need: &Need, address: u64, ends: Ends) -> Claim {
-        if !need.small {
+        if need.stand == Stand::Alone {
             return Claim {
                 address,
                 size: need.size,
@@ -251,11 +265,11 @@ impl State {
                 ends,
             };
         }
-        let heap = self.heap_of(need.stream);
+        let heap = self.heap_for(need);
         let taken = self.with_heap(heap, |small| {
             small.add_region(address, ends, need.size, need.alignment)
         });
-        small_claim(need, heap, taken)
+        cut_claim(need, heap, taken)
     }
 
     /// Makes a live block of claimed memory.
@@ -294,7 +308,7 @@ impl State {
                 self.backing
                     .release(&self.order, address, size, &ends, freed);
             }
-            Place::Small(heap, extent) => {
+            Place::Cut(heap, extent) => {
                 let empty = self.with_heap(heap, |small| small.release(extent, ends));
                 self.release_region(empty);
             }
@@ -304,8 +318,13 @@ impl State {
     pub(super) fn release_region(&mut self, region: Option<EmptyRegion>) {
         if let Some(region) = region {
             let freed = self.backing.number_free();
-            self.backing
-                .release(&self.order, region.address, REGION, &region.ends, freed);
+            self.backing.release(
+                &self.order,
+                region.address,
+                region.size,
+                &region.ends,
+                freed,
+            );
         }
     }
 
@@ -394,7 +413,7 @@ impl State {
         let mut in_regions = 0;
         for (address, record) in self.blocks.iter() {
             match record.place {
-                Place::Small(heap, extent) => {
+                Place::Cut(heap, extent) => {
                     in_regions += record.size;
                     if self.small_block(heap, extent) != Some((address, record.size)) {
                         return Err(format!("the block at {address:#x} and its extent disagree"));
@@ -410,11 +429,11 @@ impl State {
     }
 }
 
-fn small_claim(need: &Need, heap: HeapIndex, taken: small::Taken) -> Claim {
+fn cut_claim(need: &Need, heap: HeapIndex, taken: small::Taken) -> Claim {
     Claim {
         address: taken.address,
         size: need.size,
-        place: Place::Small(heap, taken.extent),
+        place: Place::Cut(heap, taken.extent),
         ends: taken.ends,
     }
 }

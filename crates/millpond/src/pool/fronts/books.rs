@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::front::{Front, FrontBlock, Live};
-use super::{FRONTS, Fronts, MarkerRequests, Need, SHARE};
+use super::{FRONTS, Fronts, MarkerRequests, Need, SHARE, Wish};
 use crate::blocks::{HeapIndex, Place};
 use crate::order::{Ends, StreamIndex};
-use crate::pool::state::{Claim, State};
+use crate::pool::state::{Claim, Stand, State};
 use crate::small::{EmptyRegion, Small};
 use crate::space::ExtentId;
 
@@ -122,8 +122,9 @@ impl State {
     pub(in crate::pool) fn hand_to_front(&mut self, need: &Need, claim: &Claim) -> Option<u64> {
         let number = self.bindings.front_of(need.stream)?;
         let front = self.fronts.front(number)?;
-        if let Place::Small(heap, _) = claim.place
-            && heap != HeapIndex::OfFront(number)
+        let own = [HeapIndex::OfFront(number), HeapIndex::Leases(number)];
+        if let Place::Cut(heap, _) = claim.place
+            && !own.contains(&heap)
         {
             return None;
         }
@@ -188,7 +189,7 @@ impl State {
     pub(in crate::pool) fn unpark(&mut self) -> bool {
         let mut any = false;
         let fronts = Arc::clone(&self.fronts);
-        for (_, front) in fronts.all() {
+        for (number, front) in fronts.all() {
             let mut front = front.lock();
             let Some(stream) = front.stream() else {
                 continue;
@@ -198,6 +199,10 @@ impl State {
                 any = true;
                 self.release_parked(&block, stream);
                 self.order.freed_unasked(stream, block.size);
+            }
+            if let Some(lease) = front.heap(HeapIndex::Leases(number)).give_up_kept() {
+                any = true;
+                self.release_region(Some(lease));
             }
         }
         any
@@ -222,35 +227,50 @@ impl State {
         }
     }
 
-    /// Looks into the heaps of small blocks, the stream's own first, until one gives an answer.
+    /// Looks into the heaps in which a block could stand, the stream's own first, until one gives
+    /// an answer.
     pub(in crate::pool) fn find_in_heaps<T>(
         &mut self,
-        stream: StreamIndex,
+        need: &Need,
         mut look: impl FnMut(&mut State, HeapIndex, &mut Small) -> Option<T>,
     ) -> Option<T> {
-        let own = self.bindings.front_of(stream);
+        let leased = need.stand == Stand::Leased;
+        let index = |number| {
+            if leased {
+                HeapIndex::Leases(number)
+            } else {
+                HeapIndex::OfFront(number)
+            }
+        };
+        let own = self.bindings.front_of(need.stream);
         let fronts = Arc::clone(&self.fronts);
         if let Some(number) = own
             && let Some(front) = fronts.front(number)
-            && let Some(found) = look(self, HeapIndex::OfFront(number), &mut front.lock().heap)
+            && let Some(found) = {
+                let heap = index(number);
+                look(self, heap, front.lock().heap(heap))
+            }
         {
             return Some(found);
         }
-        let mut common = std::mem::take(&mut self.small);
-        let found = look(self, HeapIndex::Common, &mut common);
-        self.small = common;
-        if found.is_some() {
-            return found;
+        if !leased {
+            let mut common = std::mem::replace(&mut self.small, Small::new());
+            let found = look(self, HeapIndex::Common, &mut common);
+            self.small = common;
+            if found.is_some() {
+                return found;
+            }
         }
         fronts.all().find_map(|(number, front)| {
             if Some(number) == own {
                 return None;
             }
-            look(self, HeapIndex::OfFront(number), &mut front.lock().heap)
+            let heap = index(number);
+            look(self, heap, front.lock().heap(heap))
         })
     }
 
-    /// Works on one heap of small blocks.
+    /// Works on one heap.
     pub(in crate::pool) fn with_heap<T>(
         &mut self,
         heap: HeapIndex,
@@ -258,38 +278,65 @@ impl State {
     ) -> T {
         let number = match heap {
             HeapIndex::Common => None,
-            HeapIndex::OfFront(number) => Some(number),
+            HeapIndex::OfFront(number) | HeapIndex::Leases(number) => Some(number),
         };
         match number.and_then(|number| self.fronts.front(number)) {
-            Some(front) => work(&mut front.lock().heap),
+            Some(front) => work(front.lock().heap(heap)),
             None => work(&mut self.small),
         }
     }
 
-    /// Works on all heaps of small blocks.
+    /// Works on all heaps.
     pub(in crate::pool) fn for_all_heaps(&mut self, mut work: impl FnMut(&mut State, &mut Small)) {
-        let mut common = std::mem::take(&mut self.small);
+        let mut common = std::mem::replace(&mut self.small, Small::new());
         work(self, &mut common);
         self.small = common;
         let fronts = Arc::clone(&self.fronts);
-        for (_, front) in fronts.all() {
-            work(self, &mut front.lock().heap);
+        for (number, front) in fronts.all() {
+            let mut front = front.lock();
+            work(self, front.heap(HeapIndex::OfFront(number)));
+            work(self, front.heap(HeapIndex::Leases(number)));
         }
     }
 
-    /// The heap in which a stream's small blocks are placed.
-    pub(in crate::pool) fn heap_of(&self, stream: StreamIndex) -> HeapIndex {
-        let front = self.bindings.front_of(stream);
-        front.map_or(HeapIndex::Common, HeapIndex::OfFront)
+    /// The heap to which a new region for a request is added.
+    pub(in crate::pool) fn heap_for(&self, need: &Need) -> HeapIndex {
+        match self.bindings.front_of(need.stream) {
+            None => HeapIndex::Common,
+            Some(number) if need.stand == Stand::Leased => HeapIndex::Leases(number),
+            Some(number) => HeapIndex::OfFront(number),
+        }
     }
 
-    /// Where a small block of a front's heap stands: its address and size, if there is one.
-    pub(in crate::pool) fn block_in_front_heap(
+    /// Where a stream's request is to stand. `met` says whether its thread met another one on its
+    /// way here.
+    pub(in crate::pool) fn stand(&mut self, stream: StreamIndex, wish: &Wish, met: bool) -> Stand {
+        if wish.is_small() {
+            return Stand::Small;
+        }
+        let number = self.bindings.front_of(stream);
+        let Some(front) = number.and_then(|number| self.fronts.front(number)) else {
+            return Stand::Alone;
+        };
+        let mut front = front.lock();
+        front.came_to_pool(met);
+        if front.has_leases() && wish.can_be_leased() {
+            Stand::Leased
+        } else {
+            Stand::Alone
+        }
+    }
+
+    /// Where a block of one of the fronts' heaps stands: its address and size, if there is one.
+    pub(in crate::pool) fn block_in_front(
         &self,
-        number: usize,
+        heap: HeapIndex,
         extent: ExtentId,
     ) -> Option<(u64, u64)> {
-        self.fronts.front(number)?.lock().heap.block(extent)
+        let (HeapIndex::OfFront(number) | HeapIndex::Leases(number)) = heap else {
+            return None;
+        };
+        self.fronts.front(number)?.lock().cut_block(heap, extent)
     }
 
     /// What all fronts together have.
@@ -302,8 +349,9 @@ impl State {
             all.live.bytes += live.bytes;
             all.live.rounded += live.rounded;
             let (parked, pending) = front.parked_bytes(&self.order);
-            all.free += parked + front.heap.free_bytes();
-            all.pending += pending + front.heap.pending_bytes(&self.order);
+            let (free, late) = front.free_in_regions(&self.order);
+            all.free += parked + free;
+            all.pending += pending + late;
         }
         all
     }

@@ -17,8 +17,8 @@ use smallvec::SmallVec;
 
 use crate::blocks::{Directory, HeapIndex, Held, Place};
 use crate::order::{End, Ends, Order, Position, StreamIndex, StreamKey};
-use crate::small::{EmptyRegion, SMALL, Small};
-use crate::space::GRAIN;
+use crate::small::{EmptyRegion, LEASED, SMALL, Small};
+use crate::space::{ExtentId, GRAIN};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Frees after which a block that is not small is parked no longer. What waits here is missing
@@ -33,6 +33,32 @@ const SIZES: usize = (SMALL / GRAIN) as usize;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
+
+/// How often a stream's thread found another one in the pool.
+#[derive(Clone, Copy, Default, Debug)]
+struct Meetings {
+    times: u32,
+    met: u32,
+}
+
+impl Meetings {
+    /// Times after which it is judged.
+    const TIMES: u32 = 64;
+    /// Of these, so many meetings are often.
+    const OFTEN: u32 = 8;
+
+    /// Counts one. Gives at times whether threads meet often.
+    fn count(&mut self, met: bool) -> Option<bool> {
+        self.times += 1;
+        self.met += u32::from(met);
+        if self.times < Meetings::TIMES {
+            return None;
+        }
+        let often = self.met >= Meetings::OFTEN;
+        *self = Meetings::default();
+        Some(often)
+    }
+}
 
 /// Whose front it is.
 #[derive(Debug)]
@@ -81,6 +107,11 @@ pub(in crate::pool) struct Wish {
 }
 
 impl Wish {
+    /// Whether it may stand in a lease.
+    pub(in crate::pool) fn can_be_leased(&self) -> bool {
+        self.size <= LEASED && self.alignment <= LEASED && !self.is_small()
+    }
+
     /// Whether it is usually served in a region of small blocks.
     pub(in crate::pool) fn is_small(&self) -> bool {
         self.size < SMALL && self.alignment <= SMALL
@@ -124,8 +155,12 @@ pub(super) struct FrontState {
     /// The first parked small block of each size.
     small: Box<[u32; SIZES]>,
     small_bytes: u64,
-    pub(super) heap: Small,
-    /// Regions of the heap's that are empty, on their way to the pool.
+    heap: Small,
+    leases: Small,
+    /// Whether blocks are cut out of leases.
+    has_leases: bool,
+    meetings: Meetings,
+    /// Regions of the heaps' that are empty, on their way to the pool.
     regions: Vec<EmptyRegion>,
     live: Live,
     serials: u64,
@@ -152,6 +187,9 @@ impl Front {
             small: Box::new([NONE; SIZES]),
             small_bytes: 0,
             heap: Small::new(),
+            leases: Small::of_leases(),
+            has_leases: false,
+            meetings: Meetings::default(),
             regions: Vec::new(),
             live: Live::default(),
             serials: 0,
@@ -178,10 +216,16 @@ impl FrontState {
         let slot = if wish.is_small() {
             match self.unpark_small(wish) {
                 Some(slot) => slot,
-                None => return self.take_of_heap(directory, stream, wish),
+                None => return self.cut(directory, HeapIndex::OfFront(self.number), wish, stream),
             }
         } else {
-            self.unpark(wish)?
+            match self.unpark(wish) {
+                Some(slot) => slot,
+                None if self.has_leases && wish.can_be_leased() => {
+                    return self.cut(directory, HeapIndex::Leases(self.number), wish, stream);
+                }
+                None => return None,
+            }
         };
         self.served += 1;
         self.serials += 1;
@@ -213,24 +257,36 @@ impl FrontState {
         Some(self.parked.remove(place).slot)
     }
 
-    fn take_of_heap(
+    /// The heap of that kind.
+    pub(super) fn heap(&mut self, heap: HeapIndex) -> &mut Small {
+        match heap {
+            HeapIndex::Leases(_) => &mut self.leases,
+            HeapIndex::Common | HeapIndex::OfFront(_) => &mut self.heap,
+        }
+    }
+
+    /// Cuts a block out of a region of the front's that its own stream used last.
+    fn cut(
         &mut self,
         directory: &Directory,
-        stream: StreamIndex,
+        heap: HeapIndex,
         wish: Wish,
+        stream: StreamIndex,
     ) -> Option<(u64, u64)> {
         if self.blocks.len() >= Held::SLOTS {
             return None;
         }
-        let taken = self.heap.take_own(wish.size, wish.alignment, stream)?;
-        let place = Place::Small(HeapIndex::OfFront(self.number), taken.extent);
+        let taken = self
+            .heap(heap)
+            .take_own(wish.size, wish.alignment, stream)?;
+        let place = Place::Cut(heap, taken.extent);
         match self.add(directory, taken.address, wish, place) {
             Some(serial) => {
                 self.served += 1;
                 Some((taken.address, serial))
             }
             None => {
-                let empty = self.heap.release(taken.extent, taken.ends);
+                let empty = self.heap(heap).release(taken.extent, taken.ends);
                 debug_assert!(empty.is_none(), "its region was not empty before");
                 None
             }
@@ -296,7 +352,8 @@ impl FrontState {
         allowance: u64,
     ) -> Option<(u64, bool)> {
         self.live_block(slot, address, serial)?;
-        let position = self.bound.as_ref()?.position.next();
+        let bound = self.bound.as_ref()?;
+        let (stream, position) = (bound.stream, bound.position.next());
         let block = &mut self.blocks[slot];
         block.live = false;
         block.freed = position;
@@ -304,13 +361,19 @@ impl FrontState {
         self.live.subtract(block);
         self.unheard = Some(position);
         self.frees += 1;
-        let surplus = if matches!(block.place, Place::Small(..)) {
+        let surplus = if matches!(block.place, Place::Cut(HeapIndex::OfFront(_), _)) {
             let first = &mut self.small[size_class(size)];
             block.next = std::mem::replace(first, slot as u32);
             self.small_bytes += size;
             if self.small_bytes > SMALL_BYTES {
                 self.release_small(directory);
             }
+            self.has_surplus(allowance) || !self.regions.is_empty()
+        } else if let Place::Cut(heap, extent) = block.place {
+            let ends = Ends::from(End { stream, position });
+            let _ = self.remove(directory, slot);
+            let empty = self.heap(heap).release(extent, ends);
+            self.regions.extend(empty);
             self.has_surplus(allowance) || !self.regions.is_empty()
         } else {
             self.parked_bytes += size;
@@ -381,7 +444,7 @@ impl FrontState {
             while next != NONE {
                 let block = self.remove(directory, next as usize);
                 next = block.next;
-                if let Place::Small(_, extent) = block.place {
+                if let Place::Cut(_, extent) = block.place {
                     let ends = Ends::from(block.end(stream));
                     self.regions.extend(self.heap.release(extent, ends));
                 }
@@ -486,6 +549,35 @@ impl FrontState {
         Some(End { stream, position })
     }
 
+    /// Whether the stream's thread met another one when it came to the pool; from time to time that
+    /// settles whether the front gets leases.
+    pub(super) fn came_to_pool(&mut self, met: bool) {
+        if let Some(often) = self.meetings.count(met) {
+            self.has_leases = often;
+        }
+    }
+
+    pub(super) fn has_leases(&self) -> bool {
+        self.has_leases
+    }
+
+    /// The bytes that are free in the front's regions, and those of them whose last uses are not
+    /// seen to be completed.
+    pub(super) fn free_in_regions(&self, order: &Order) -> (u64, u64) {
+        let heaps = [&self.heap, &self.leases];
+        let free = heaps.iter().map(|heap| heap.free_bytes()).sum();
+        let pending = heaps.iter().map(|heap| heap.pending_bytes(order)).sum();
+        (free, pending)
+    }
+
+    /// Where a block of one of the heaps stands: its address and size, if there is one.
+    pub(super) fn cut_block(&self, heap: HeapIndex, extent: ExtentId) -> Option<(u64, u64)> {
+        match heap {
+            HeapIndex::Leases(_) => self.leases.block(extent),
+            HeapIndex::Common | HeapIndex::OfFront(_) => self.heap.block(extent),
+        }
+    }
+
     /// Requests that were served here since this was last asked.
     pub(super) fn take_served(&mut self) -> u64 {
         std::mem::take(&mut self.served)
@@ -509,10 +601,17 @@ impl FrontState {
             if block.live {
                 live.add(block);
             }
-            if let Place::Small(heap, extent) = block.place
-                && (heap != HeapIndex::OfFront(self.number)
-                    || self.heap.block(extent) != Some((block.address, block.size)))
-            {
+            let cut = match block.place {
+                Place::Backed => Some((block.address, block.size)),
+                Place::Cut(HeapIndex::Leases(of), extent) if of == self.number => {
+                    self.leases.block(extent)
+                }
+                Place::Cut(HeapIndex::OfFront(of), extent) if of == self.number => {
+                    self.heap.block(extent)
+                }
+                Place::Cut(..) => None,
+            };
+            if cut != Some((block.address, block.size)) {
                 return fault("has a block that its heap does not know");
             }
         }
@@ -537,7 +636,7 @@ impl FrontState {
         if sums(&live) != sums(&self.live) {
             return fault("has lost count of what is live");
         }
-        self.heap.validate()
+        Ok(self.heap.validate()? + self.leases.validate()?)
     }
 }
 
