@@ -67,9 +67,18 @@ for pattern in pair churn; do
         echo "$pattern: $found instructions a pair, expected $wanted"
     fi
     if [ "$mode" = --breakdown ]; then
-        # The program's folders and the lines of each function are of no use here.
-        callgrind_annotate --auto=no --threshold=95 "$work/$pattern.out" |
-            sed -n '/^Ir/,/^$/p' | sed -e 's/ \[[^]]*\]$//' -e "s/ [^ ]*\/crates\// crates\//"
+        # By function: what was inlined into one is its own.
+        callgrind_annotate --auto=no --threshold=100 "$work/$pattern.out" | awk -v pairs="$pairs" '
+            / \( *[0-9.]+%\)  / && !/PROGRAM TOTALS/ {
+                count = $1
+                gsub(",", "", count)
+                sub(/^[^)]*\)  /, "")
+                sub(/^[^:]*:/, "")
+                sub(/ \[[^]]*\]$/, "")
+                sum[$0] += count
+            }
+            END { for (f in sum) if (sum[f] >= pairs) printf "%10.1f  %s\n", sum[f] / pairs, f }
+        ' | sort -rn
     fi
 done
 if [ "$mode" = --update ]; then
