@@ -18,7 +18,7 @@ use super::latencies::{Latencies, Percentiles};
 use super::work::Work;
 
 /// Passes of each kind, at most, and at least one.
-const MOST_PASSES: usize = 9;
+const MOST_PASSES: usize = 49;
 
 /// No further pass of a kind begins when those before took so long together, in nanoseconds.
 const LONG_ENOUGH_NS: u64 = 400_000_000;

@@ -119,7 +119,7 @@ Keys of a JSON object (every key is always there; null where it does not apply):
   clock_ns                what one reading of the clock costs here
 
 Clock: the processor's time stamp counter where it is steady, else the monotonic clock. Means are
-the median of up to 9 passes with no clock inside. Percentiles are from as many further passes
+the median of up to 49 passes with no clock inside. Percentiles are from as many further passes
 where each pair is timed by itself; one reading is subtracted from each.
 
 Exit code: 0 if every row was measured, 1 if one could not be or an allocation failed, 2 if the
