@@ -2,7 +2,7 @@
 //!
 //! - [`args`]: what can be said; [`commands`]: one file for each subcommand.
 //! - [`doctor`]: what this machine has; [`replay`]: a recording against the pool on a device;
-//!   [`bench`]: what one allocation and free costs.
+//!   [`mod@bench`]: what one allocation and free costs.
 //! - [`device`], [`size`]: devices, and sizes in bytes, as people write them.
 
 mod args;

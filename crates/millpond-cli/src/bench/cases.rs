@@ -85,7 +85,7 @@ impl Case {
             Pattern::Scale => {
                 let counts = [1000, 10_000, 100_000, 1_000_000, 10_000_000];
                 let of_count = |live| {
-                    let case = case(1, live, (9, 13), 100_000);
+                    let case = case(1, live, (9, 13), 20_000);
                     // Blocks that lie as they were laid down at first are not yet churn.
                     let warm_up = case.warm_up.max(live as usize / 2);
                     Case { warm_up, ..case }

@@ -31,7 +31,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "sim|host|cuda:N", default_value = "sim")]
     device: DeviceName,
 
-    /// Pairs of one pass and thread [default: 20,000, or 100,000 in longer patterns]. With few,
+    /// Pairs of one pass and thread [default: 20,000, or 100,000 where 1000 blocks churn]. With few,
     /// percentiles say little.
     #[arg(long, value_name = "N")]
     pairs: Option<NonZeroUsize>,
