@@ -25,7 +25,7 @@ mod explored {
     use std::cell::Cell;
     use std::ops::{Deref, DerefMut};
     use std::sync::atomic::Ordering;
-    use std::sync::{LockResult, PoisonError, TryLockError, TryLockResult, atomic};
+    use std::sync::{LockResult, PoisonError, TryLockError, atomic};
 
     use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 
@@ -96,18 +96,6 @@ mod explored {
                         return Err(PoisonError::new(guard(error.into_inner())));
                     }
                     Err(TryLockError::WouldBlock) => shuttle::thread::yield_now(),
-                }
-            }
-        }
-
-        pub(crate) fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
-            point();
-            match self.0.try_lock() {
-                Ok(locked) => Ok(MutexGuard(Some(locked))),
-                Err(TryLockError::WouldBlock) => Err(TryLockError::WouldBlock),
-                Err(TryLockError::Poisoned(error)) => {
-                    let guard = MutexGuard(Some(error.into_inner()));
-                    Err(TryLockError::Poisoned(PoisonError::new(guard)))
                 }
             }
         }

@@ -88,7 +88,8 @@ impl Inner {
                 let mut state = self.lock();
                 state.give_up_kept_region();
                 state.gather_completed(need);
-                state.claim_usable(need)
+                let claim = state.claim_usable(need);
+                claim.or_else(|| state.claim_usable_of_others(need))
             };
             if let Some(claim) = claim {
                 return Ok(claim);

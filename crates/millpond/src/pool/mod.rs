@@ -135,13 +135,11 @@ impl Inner {
 
     /// Serves a request that its stream's front has nothing for.
     fn allocate_behind_front(&self, key: StreamKey, wish: Wish) -> Result<Granted, AllocError> {
-        let (mut state, met) = match self.state.try_lock() {
-            Ok(state) => (state, false),
-            Err(_) => (self.lock(), true),
-        };
+        let visit = self.fronts.visit();
+        let mut state = self.lock();
         let stream = state.stream(key);
         self.remember_front(key, state.front_for(stream));
-        let met = met && self.setting != Setting::Tight;
+        let met = visit.meets_others() && self.setting != Setting::Tight;
         let need = Need {
             requested: wish.requested,
             size: wish.size,

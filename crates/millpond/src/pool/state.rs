@@ -13,7 +13,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::error::BlockError;
-use super::fronts::{Bindings, Fronts};
+use super::fronts::{Bindings, Fronts, Heaps};
 use super::graphs::GraphTotals;
 use super::policy::Strain;
 use crate::backing::{Backing, Wanted};
@@ -206,12 +206,7 @@ impl State {
 
     fn claim_in_place(&mut self, need: &Need) -> Option<Claim> {
         if need.stand != Stand::Alone
-            && let Some(claim) = self.find_in_heaps(need, |state, heap, small| {
-                let order = &state.order;
-                let (size, alignment) = (need.size, need.alignment);
-                let taken = small.take_usable(order, size, alignment, need.stream, need.reasons)?;
-                Some(cut_claim(need, heap, taken))
-            })
+            && let Some(claim) = self.claim_cut(need, Heaps::Own)
         {
             return Some(claim);
         }
@@ -219,6 +214,24 @@ impl State {
         let State { order, backing, .. } = self;
         let place = backing.find_usable(order, wanted, asker, need.reasons, need.own_first)?;
         Some(self.take(need, place))
+    }
+
+    /// The same out of a region that any stream's small blocks are in: it is not worth the search
+    /// while there is other memory.
+    pub(super) fn claim_usable_of_others(&mut self, need: &Need) -> Option<Claim> {
+        match need.stand {
+            Stand::Alone => None,
+            Stand::Small | Stand::Leased => self.claim_cut(need, Heaps::OfOthers),
+        }
+    }
+
+    fn claim_cut(&mut self, need: &Need, heaps: Heaps) -> Option<Claim> {
+        self.find_in_heaps(need, heaps, |state, heap, small| {
+            let order = &state.order;
+            let (size, alignment) = (need.size, need.alignment);
+            let taken = small.take_usable(order, size, alignment, need.stream, need.reasons)?;
+            Some(cut_claim(need, heap, taken))
+        })
     }
 
     /// A place in memory that the request's stream may use after waits, of which as little as can
@@ -234,14 +247,16 @@ impl State {
         if need.stand == Stand::Alone {
             return None;
         }
-        self.find_in_heaps(need, |state, heap, small| {
+        let look = |state: &mut State, heap: HeapIndex, small: &mut Small| {
             let order = &state.order;
             let acceptable = |ends: &Ends| {
                 order.usable(ends, need.stream, need.reasons) || order.can_be_waited_for(ends)
             };
             let taken = small.take_any(need.size, need.alignment, acceptable)?;
             Some(cut_claim(need, heap, taken))
-        })
+        };
+        self.find_in_heaps(need, Heaps::Own, look)
+            .or_else(|| self.find_in_heaps(need, Heaps::OfOthers, look))
     }
 
     /// Takes what is free at a place that was found.

@@ -136,7 +136,7 @@ impl Small {
             return Some(self.taken(extent, ends));
         }
         // Neighbours of one silo are merged already.
-        if !order.is_shared() {
+        if self.extents.silos_in_use() < 2 {
             return None;
         }
         self.take_run(size, alignment, usable)

@@ -153,6 +153,12 @@ impl Extents {
         silos.into_iter()
     }
 
+    /// Silos that hold anything.
+    pub(crate) fn silos_in_use(&self) -> usize {
+        let used = self.silos.iter().filter(|(_, index)| !index.is_empty());
+        used.count()
+    }
+
     fn silo(&self, silo: Silo) -> Option<&FreeIndex> {
         let found = self.silos.iter().find(|(known, _)| *known == silo);
         found.map(|(_, index)| index)

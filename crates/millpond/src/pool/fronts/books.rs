@@ -46,6 +46,15 @@ impl Bindings {
     }
 }
 
+/// Heaps to look into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::pool) enum Heaps {
+    /// The stream's own, and the common one.
+    Own,
+    /// Those of other streams' fronts.
+    OfOthers,
+}
+
 impl State {
     /// The front of a stream, which gets one if there is one left.
     pub(in crate::pool) fn front_for(&mut self, stream: StreamIndex) -> Option<usize> {
@@ -194,13 +203,17 @@ impl State {
             let Some(stream) = front.stream() else {
                 continue;
             };
-            self.strain.eased(front.take_served());
+            let served = front.take_served();
+            self.strain.eased(served);
             for block in front.take_parked(&fronts.directory) {
                 any = true;
                 self.release_parked(&block, stream);
                 self.order.freed_unasked(stream, block.size);
             }
-            if let Some(lease) = front.heap(HeapIndex::Leases(number)).give_up_kept() {
+            // Of a front that is at work it would soon be asked back.
+            if served == 0
+                && let Some(lease) = front.heap(HeapIndex::Leases(number)).give_up_kept()
+            {
                 any = true;
                 self.release_region(Some(lease));
             }
@@ -227,11 +240,11 @@ impl State {
         }
     }
 
-    /// Looks into the heaps in which a block could stand, the stream's own first, until one gives
-    /// an answer.
+    /// Looks into heaps in which a block could stand until one gives an answer.
     pub(in crate::pool) fn find_in_heaps<T>(
         &mut self,
         need: &Need,
+        heaps: Heaps,
         mut look: impl FnMut(&mut State, HeapIndex, &mut Small) -> Option<T>,
     ) -> Option<T> {
         let leased = need.stand == Stand::Leased;
@@ -244,30 +257,30 @@ impl State {
         };
         let own = self.bindings.front_of(need.stream);
         let fronts = Arc::clone(&self.fronts);
-        if let Some(number) = own
-            && let Some(front) = fronts.front(number)
-            && let Some(found) = {
-                let heap = index(number);
-                look(self, heap, front.lock().heap(heap))
-            }
-        {
-            return Some(found);
-        }
-        if !leased {
-            let mut common = std::mem::replace(&mut self.small, Small::new());
-            let found = look(self, HeapIndex::Common, &mut common);
-            self.small = common;
-            if found.is_some() {
-                return found;
-            }
-        }
-        fronts.all().find_map(|(number, front)| {
-            if Some(number) == own {
-                return None;
-            }
+        let mut in_front = |state: &mut State, number| {
+            let mut front = fronts.front(number)?.lock();
             let heap = index(number);
-            look(self, heap, front.lock().heap(heap))
-        })
+            look(state, heap, front.heap(heap))
+        };
+        match heaps {
+            Heaps::Own => {
+                if let Some(found) = own.and_then(|number| in_front(self, number)) {
+                    return Some(found);
+                }
+                if leased {
+                    return None;
+                }
+                let mut common = std::mem::replace(&mut self.small, Small::new());
+                let found = look(self, HeapIndex::Common, &mut common);
+                self.small = common;
+                found
+            }
+            Heaps::OfOthers => fronts
+                .all()
+                .map(|(number, _)| number)
+                .filter(|&number| Some(number) != own)
+                .find_map(|number| in_front(self, number)),
+        }
     }
 
     /// Works on one heap.

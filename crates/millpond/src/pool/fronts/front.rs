@@ -221,7 +221,7 @@ impl FrontState {
         } else {
             match self.unpark(wish) {
                 Some(slot) => slot,
-                None if self.has_leases && wish.can_be_leased() => {
+                None if self.leases.free_bytes() >= wish.size && wish.can_be_leased() => {
                     return self.cut(directory, HeapIndex::Leases(self.number), wish, stream);
                 }
                 None => return None,

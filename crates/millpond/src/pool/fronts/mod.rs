@@ -28,7 +28,8 @@ use super::Inner;
 use super::state::{Granted, MarkerRequests, Need};
 use crate::blocks::{Directory, Held, ThreadUsage};
 use crate::order::StreamKey;
-pub(super) use books::Bindings;
+use crate::sync::AtomicUsize;
+pub(super) use books::{Bindings, Heaps};
 use front::Front;
 pub(super) use front::Wish;
 
@@ -51,6 +52,27 @@ pub(super) struct Fronts {
     threads: ThreadLocal<OfThread>,
     /// Bytes that one front may park, beside its last block: follows what is live.
     allowance: AtomicU64,
+    /// Requests that are with the pool just now.
+    visits: AtomicUsize,
+}
+
+/// A request that is with the pool.
+pub(super) struct Visit<'a> {
+    visits: &'a AtomicUsize,
+    others: usize,
+}
+
+impl Visit<'_> {
+    /// Whether others were with the pool when it came.
+    pub(super) fn meets_others(&self) -> bool {
+        self.others > 0
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        self.visits.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What one thread keeps to itself. No two are on a cache line.
@@ -104,6 +126,7 @@ impl Fronts {
             directory: Directory::new(),
             threads: ThreadLocal::new(),
             allowance: AtomicU64::new(0),
+            visits: AtomicUsize::new(0),
         }
     }
 
@@ -123,6 +146,13 @@ impl Fronts {
     #[inline]
     pub(super) fn of_thread(&self) -> &OfThread {
         self.threads.get_or_default()
+    }
+
+    /// A request comes to the pool.
+    pub(super) fn visit(&self) -> Visit<'_> {
+        let others = self.visits.fetch_add(1, Ordering::Relaxed);
+        let visits = &self.visits;
+        Visit { visits, others }
     }
 
     /// Bytes asked for and not freed.
