@@ -3,6 +3,7 @@
 
 mod drafts;
 mod faults;
+mod fronts;
 mod gone;
 mod graph_faults;
 mod graph_limits;
