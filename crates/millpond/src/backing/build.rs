@@ -166,7 +166,7 @@ impl Backing {
     }
 
     /// Whether there is a plan.
-    pub(crate) fn can_build(&self, terms: &Terms<'_>) -> bool {
+    pub(crate) fn can_build(&mut self, terms: &Terms<'_>) -> bool {
         matches!(self.choose(terms), Choice::Plan(..))
     }
 
@@ -184,7 +184,7 @@ impl Backing {
                     None => break,
                 },
             };
-            self.attach(slot, at, fresh, |a, b| order.alike(a, b));
+            self.attach(slot, at, fresh);
             at += size;
         }
         self.occupy(build.block, build.size);
@@ -332,7 +332,7 @@ impl Backing {
     }
 
     fn price_of_mapping(&self, slot: HandleSlot) -> u64 {
-        if self.handles[slot.0].aliases.is_empty() {
+        if self.handles[slot.0].mappings() == 0 {
             price::FIRST
         } else {
             price::FURTHER
@@ -352,14 +352,13 @@ impl Backing {
             }
             let slot = HandleSlot(slot);
             let size = record.handle.size;
-            let Some(&alias) = record.aliases.first() else {
+            if record.mappings() == 0 {
                 if record.live == 0 {
                     stock.whole.push((size, slot));
                 }
                 continue;
-            };
-            let end = alias + size;
-            let prefix = self.usable_above(terms, alias, end);
+            }
+            let prefix = record.pieces.reach_from_start(terms.usable);
             if prefix == size {
                 stock.whole.push((size, slot));
                 continue;
@@ -367,7 +366,7 @@ impl Backing {
             if prefix >= LEAST_PART {
                 stock.prefixes.push((prefix, slot));
             }
-            let suffix = end - self.usable_below(terms, end, alias);
+            let suffix = size - record.pieces.reach_from_end(size, terms.usable);
             if suffix >= LEAST_PART {
                 stock.suffixes.push((suffix, slot));
             }
@@ -379,30 +378,20 @@ impl Backing {
         stock
     }
 
-    /// Bytes that may be used from an address on, up to `end`.
-    fn usable_above(&self, terms: &Terms<'_>, start: u64, end: u64) -> u64 {
-        self.free.reach_above(start, terms.usable).min(end) - start
-    }
-
-    /// The lowest address from which on all may be used up to `end`, but none below `least`.
-    fn usable_below(&self, terms: &Terms<'_>, end: u64, least: u64) -> u64 {
-        self.free.reach_below(end, terms.usable).max(least)
-    }
-
     /// The longest bases on either side of strips of mappings.
     fn bases_at_strips(&self, terms: &Terms<'_>) -> Vec<Base> {
         let granularity = terms.pages.granularity();
         let mut upwards = Vec::new();
         let mut downwards = Vec::new();
-        let mut strip_end = None;
-        for (start, record) in self.mappings.iter() {
-            if strip_end != Some(start) {
-                upwards.extend(strip_end.and_then(|end| self.base_below(terms, end)));
-                downwards.extend(self.base_above(terms, start));
+        let strips = &self.mappings.strips;
+        for place in 0..strips.len() {
+            if !strips.touches_below(place) {
+                downwards.extend(self.base_above(terms, place));
             }
-            strip_end = Some(start + record.size);
+            if !strips.touches_below(place + 1) {
+                upwards.extend(self.base_below(terms, place));
+            }
         }
-        upwards.extend(strip_end.and_then(|end| self.base_below(terms, end)));
         for bases in [&mut upwards, &mut downwards] {
             bases.retain(|base| base.room >= granularity);
             // Of equal ones the first, which is the lowest, comes first: the sort is stable.
@@ -413,21 +402,53 @@ impl Backing {
         upwards
     }
 
+    /// The lowest address from which on all may be used up to the end of a mapping.
+    fn usable_below(&self, terms: &Terms<'_>, place: usize) -> u64 {
+        let strips = &self.mappings.strips;
+        let mut reached = 0;
+        for (place, mapped) in strips.within(0..place + 1).iter().enumerate().rev() {
+            let size = mapped.end - mapped.start;
+            let free = self.pieces_of(mapped.key).reach_from_end(size, terms.usable);
+            reached = mapped.start + free;
+            if free > 0 || !strips.is_joined(place) {
+                break;
+            }
+        }
+        reached
+    }
+
+    /// The highest address up to which all may be used from the start of a mapping.
+    fn usable_above(&self, terms: &Terms<'_>, place: usize) -> u64 {
+        let strips = &self.mappings.strips;
+        let mut reached = 0;
+        for (number, mapped) in strips.within(place..strips.len()).iter().enumerate() {
+            if number > 0 && !strips.is_joined(place + number) {
+                break;
+            }
+            let free = self.pieces_of(mapped.key).reach_from_start(terms.usable);
+            reached = mapped.start + free;
+            if reached < mapped.end {
+                break;
+            }
+        }
+        reached
+    }
+
     /// What may be used below the end of a strip, at which a range can go on.
-    fn base_below(&self, terms: &Terms<'_>, end: u64) -> Option<Base> {
+    fn base_below(&self, terms: &Terms<'_>, place: usize) -> Option<Base> {
+        let end = self.mappings.strips.get(place)?.end;
         let room = self.reservations.room_above(end);
         if room == 0 {
             return None;
         }
-        let start = self.usable_below(terms, end, 0);
+        let start = self.usable_below(terms, place);
         let mut from = align_up(start, terms.wanted.alignment)?.min(end);
         // No handle twice: the part nearest to the end stays.
         let parts: MappedParts = self.mappings.parts(from, end).collect();
         let mut slots: SmallVec<[HandleSlot; 4]> = SmallVec::new();
         for part in parts.iter().rev() {
             if slots.contains(&part.slot) {
-                let above = part.mapping + part.offset + part.length;
-                from = align_up(above, terms.wanted.alignment)?.min(end);
+                from = align_up(part.end(), terms.wanted.alignment)?.min(end);
                 break;
             }
             slots.push(part.slot);
@@ -446,16 +467,17 @@ impl Backing {
     }
 
     /// What may be used above the start of a strip, before which a range can begin.
-    fn base_above(&self, terms: &Terms<'_>, start: u64) -> Option<Base> {
+    fn base_above(&self, terms: &Terms<'_>, place: usize) -> Option<Base> {
+        let start = self.mappings.strips.get(place)?.start;
         let room = self.reservations.room_below(start);
         if room == 0 {
             return None;
         }
-        let mut to = start + self.usable_above(terms, start, u64::MAX);
+        let mut to = self.usable_above(terms, place);
         let mut slots: SmallVec<[HandleSlot; 4]> = SmallVec::new();
         for part in self.mappings.parts(start, to) {
             if slots.contains(&part.slot) {
-                to = part.mapping + part.offset;
+                to = part.start();
                 break;
             }
             slots.push(part.slot);

@@ -5,6 +5,7 @@
 //! wholly free, since these can serve anywhere.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -12,13 +13,16 @@ use super::Backing;
 use crate::mapping::{MappedPart, MappedParts};
 use crate::order::{Ends, Order, Reasons, StreamIndex};
 use crate::pages::HandleSlot;
-use crate::space::{Free, align_up};
+use crate::space::{Free, GRAIN, Pieces, align_up};
 
 /// Bytes; see the [module](self).
 const LARGE: u64 = 64 << 20;
 
 /// Runs that are looked at for a large block.
 const CANDIDATES: usize = 64;
+
+/// Runs that are looked at for others; most often the first will do.
+const LOOKS: u32 = 256;
 
 /// A request, as far as placing it goes.
 #[derive(Clone, Copy, Debug)]
@@ -32,13 +36,14 @@ impl Backing {
     /// A place that the stream may use at once. With `own_first`, memory that others may use too is
     /// left to them where the stream has some of its own.
     pub(crate) fn find_usable(
-        &self,
+        &mut self,
         order: &Order,
         wanted: Wanted,
         asker: StreamIndex,
         reasons: Reasons,
         own_first: bool,
     ) -> Option<u64> {
+        self.tell_aliases();
         let usable = |free: &Free<'_>| order.usable(free.ends, asker, reasons);
         let own = |free: &Free<'_>| free.ends.only_stream() == Some(asker);
         let shared = order.is_shared();
@@ -57,43 +62,82 @@ impl Backing {
     /// A place in free memory that `usable` accepts, as far as a bounded search goes.
     fn find_in_runs(&self, wanted: Wanted, usable: impl Fn(&Free<'_>) -> bool) -> Option<u64> {
         if wanted.size < LARGE {
-            return self.free.first_fit(wanted.size, |start, _| {
-                self.first_in_run(start, wanted, &usable)
-            });
+            return self.find_lowest(wanted, usable);
         }
-        let runs = self.free.at_least(wanted.size).take(CANDIDATES);
-        let stretches = runs.flat_map(|(start, _)| self.free.stretches_of(start, &usable));
+        let mut runs: SmallVec<[(usize, u64, u64); CANDIDATES]> = SmallVec::new();
+        self.runs(wanted.size, |start, end| {
+            runs.push((class_of(end - start), start, end));
+            ControlFlow::Continue(())
+        });
+        runs.sort_unstable();
+        runs.truncate(CANDIDATES);
+        let stretches = runs
+            .iter()
+            .flat_map(|&(_, start, end)| self.stretches_of(start, end, &usable));
         let found = stretches.filter_map(|(start, end)| self.find_in(start, end, wanted));
         least(found).map(|(_, place)| place)
     }
 
-    /// The lowest usable place in the run that begins at `start`.
-    fn first_in_run(
+    /// The lowest place that is usable, in the first runs that are long enough.
+    fn find_lowest(&self, wanted: Wanted, usable: impl Fn(&Free<'_>) -> bool) -> Option<u64> {
+        let mut found = None;
+        let mut looks = 0;
+        self.runs(wanted.size, |start, end| {
+            let stretches = self.stretches_of(start, end, &usable);
+            found = stretches
+                .into_iter()
+                .find_map(|(start, end)| self.lowest_disjoint(start, end, wanted));
+            looks += 1;
+            if found.is_some() || looks == LOOKS {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        found
+    }
+
+    /// Tells the bounds of all free runs of at least `size` bytes, lowest first, until that breaks.
+    fn runs(&self, size: u64, tell: impl FnMut(u64, u64) -> ControlFlow<()>) {
+        let pieces = |key| self.pieces_of(key);
+        self.mappings.strips.runs(size, pieces, tell);
+    }
+
+    /// Ranges of a free run, as long as they can be, of bytes that `wanted` wants, lowest first.
+    fn stretches_of(
         &self,
         start: u64,
-        wanted: Wanted,
-        usable: impl Fn(&Free<'_>) -> bool,
-    ) -> Option<u64> {
-        let stretches = self.free.stretches_of(start, usable);
+        end: u64,
+        wanted: impl Fn(&Free<'_>) -> bool,
+    ) -> SmallVec<[(u64, u64); 4]> {
+        let mut stretches: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+        for free in self.inside(start, end).filter(wanted) {
+            match stretches.last_mut() {
+                Some((_, end)) if *end == free.start => *end = free.end,
+                _ => stretches.push((free.start, free.end)),
+            }
+        }
         stretches
-            .into_iter()
-            .find_map(|(start, end)| self.lowest_disjoint(start, end, wanted))
     }
 
     /// A place in free memory that `usable` accepts, the lowest in the shortest stretch
-    /// that fits. Looks at all that is free.
+    /// that fits. Looks at all runs that are long enough.
     pub(crate) fn find_anywhere(
         &self,
         wanted: Wanted,
         usable: impl Fn(&Free<'_>) -> bool,
     ) -> Option<u64> {
-        let fits = |&(start, end): &(u64, u64)| {
-            let place = self.lowest_disjoint(start, end, wanted)?;
-            Some((end - start, place))
-        };
-        let stretches = self.free.stretches(usable);
-        let best = stretches.iter().filter_map(fits).min()?;
-        Some(best.1)
+        let mut best: Option<(u64, u64)> = None;
+        self.runs(wanted.size, |start, end| {
+            for (start, end) in self.stretches_of(start, end, &usable) {
+                let shorter = best.is_none_or(|(length, _)| end - start < length);
+                if shorter && let Some(place) = self.lowest_disjoint(start, end, wanted) {
+                    best = Some((end - start, place));
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        Some(best?.1)
     }
 
     /// A place in free memory that `usable` accepts, or `waitable` where it does not: of such
@@ -111,13 +155,13 @@ impl Backing {
         let mut places: VecDeque<u64> = VecDeque::new();
         let mut latest: VecDeque<(u64, u64)> = VecDeque::new();
         let mut reached = 0;
-        for free in self.free.iter() {
+        for (free, walled) in self.all_free() {
             let freed = if usable(free.ends) {
                 Some(0)
             } else {
                 waitable(free.ends).then_some(free.freed)
             };
-            if free.start != reached || self.free.is_wall(free.start) || freed.is_none() {
+            if free.start != reached || walled || freed.is_none() {
                 places.clear();
                 latest.clear();
             }
@@ -154,7 +198,8 @@ impl Backing {
         usable: impl Fn(&Ends) -> bool,
         waitable: impl Fn(&Ends) -> bool,
     ) -> Vec<u64> {
-        let pending = self.free.iter();
+        let pieces = self.handles.iter().map(|(_, record)| &record.pieces);
+        let pending = pieces.flat_map(Pieces::iter);
         let pending = pending.filter(|free| !usable(free.ends) && waitable(free.ends));
         let mut frees: Vec<u64> = pending.map(|free| free.freed).collect();
         frees.sort_unstable();
@@ -162,33 +207,63 @@ impl Backing {
         frees
     }
 
+    /// All that is free, by address, lowest first; and whether a wall stands at its start.
+    pub(super) fn all_free(&self) -> impl Iterator<Item = (Free<'_>, bool)> {
+        let strips = &self.mappings.strips;
+        strips.iter().enumerate().flat_map(move |(place, mapped)| {
+            let walled = !strips.is_joined(place);
+            let free = self.pieces_of(mapped.key).iter();
+            free.map(move |free| (free.through(mapped.start), walled && free.start == 0))
+        })
+    }
+
     /// The place in a free range that leaves the fewest bytes over in handles that are wholly free
     /// before, and these bytes.
     fn find_in(&self, start: u64, end: u64, wanted: Wanted) -> Option<(u64, u64)> {
         let parts: MappedParts = self.mappings.parts(start, end).collect();
-        let disjoint = are_disjoint(&parts);
-        let borders = parts.iter().flat_map(|part| {
-            let from = part.mapping + part.offset;
-            let to = from + part.length;
-            [Some(from), to.checked_sub(wanted.size)]
-        });
-        let places = borders.flatten().filter_map(|border| {
+        // For each part the last one below it that is of the same handle.
+        let same: SmallVec<[usize; 16]> = (0..parts.len())
+            .map(|part| {
+                let slot = parts[part].slot;
+                let below = parts[..part].iter().rposition(|p| p.slot == slot);
+                below.map_or(0, |below| below + 1)
+            })
+            .collect();
+        let place_at = |border: u64, near: usize| {
             let place = align_up(border.max(start), wanted.alignment)?;
-            let fits = place.checked_add(wanted.size)? <= end;
-            (fits && (disjoint || self.is_disjoint(place, wanted.size))).then_some(place)
-        });
-        let broken = places.map(|place| {
-            let last = place + wanted.size;
+            let last = place.checked_add(wanted.size)?;
+            if last > end {
+                return None;
+            }
+            let mut first_part = near;
+            while first_part > 0 && parts[first_part - 1].end() > place {
+                first_part -= 1;
+            }
+            while parts[first_part].end() <= place {
+                first_part += 1;
+            }
+            let mut last_part = near.max(first_part);
+            while last_part > first_part && parts[last_part - 1].end() >= last {
+                last_part -= 1;
+            }
+            while parts[last_part].end() < last {
+                last_part += 1;
+            }
             // What lies between the first part and the last is used whole.
-            let first_part = parts.partition_point(|part| part.end() <= place);
-            let last_part = parts.partition_point(|part| part.end() < last);
             let mut left_over = self.left_over(&parts[first_part], place, last);
             if last_part != first_part {
                 left_over += self.left_over(&parts[last_part], place, last);
             }
-            (left_over, place)
-        });
-        least(broken)
+            let alone = same[first_part..=last_part].iter();
+            let alone = alone.max().is_none_or(|&below| below <= first_part);
+            (alone || self.is_disjoint(place, wanted.size)).then_some((left_over, place))
+        };
+        least(parts.iter().enumerate().flat_map(|(number, part)| {
+            let borders = [Some(part.start()), part.end().checked_sub(wanted.size)];
+            let borders = borders.into_iter().flatten();
+            let place_at = &place_at;
+            borders.filter_map(move |border| place_at(border, number))
+        }))
     }
 
     /// Bytes of a part's handle outside a range, if the handle is wholly free.
@@ -245,6 +320,20 @@ fn least(places: impl Iterator<Item = (u64, u64)>) -> Option<(u64, u64)> {
         }
     }
     best
+}
+
+/// The classes of runs by length, eight to a power of two: the exponent, then the bits below the
+/// leading one.
+fn class_of(length: u64) -> usize {
+    const FINE: u32 = 3;
+    let units = (length / GRAIN).max(1);
+    let exponent = units.ilog2();
+    let below = if exponent >= FINE {
+        units >> (exponent - FINE)
+    } else {
+        units << (FINE - exponent)
+    };
+    ((exponent as usize) << FINE) + (below & ((1 << FINE) - 1)) as usize
 }
 
 /// Whether no byte of a handle is in two parts.

@@ -311,22 +311,28 @@ impl State {
     /// put together for the request, without more new handles than `budget` allows; if that is
     /// less than `before`.
     pub(super) fn oldest_growth(
-        &self,
+        &mut self,
         need: &Need,
         ladder: Ladder,
         budget: u64,
         before: u64,
     ) -> Option<u64> {
-        let usable = |ends: &Ends| self.order.usable(ends, need.stream, need.reasons);
-        let waitable = |ends: &Ends| self.order.can_be_waited_for(ends);
-        let mut frees = self.backing.pending_frees(usable, waitable);
+        let State {
+            order,
+            backing,
+            pages,
+            ..
+        } = self;
+        let usable = |ends: &Ends| order.usable(ends, need.stream, need.reasons);
+        let waitable = |ends: &Ends| order.can_be_waited_for(ends);
+        let mut frees = backing.pending_frees(usable, waitable);
         frees.truncate(frees.partition_point(|&freed| freed < before));
-        let room = self.pages.headroom(budget);
-        let closes = |until: u64| {
-            self.backing.can_build(&Terms {
+        let room = pages.headroom(budget);
+        let mut closes = |until: u64| {
+            backing.can_build(&Terms {
                 wanted: need.wanted(),
                 usable: &|free| usable(free.ends) || (free.freed <= until && waitable(free.ends)),
-                pages: &self.pages,
+                pages,
                 ladder,
                 budget: room,
                 forced: 0,
