@@ -241,7 +241,10 @@ impl Backing {
             &stock.prefixes
         };
         let mut added: Vec<Added> = Vec::new();
-        let mut taken: SmallVec<[HandleSlot; 8]> = base.slots.iter().copied().collect();
+        let mut taken = Taken::default();
+        for &slot in &base.slots {
+            taken.take(slot);
+        }
         let mut rest = terms.wanted.size - base.bytes;
         let mut room = base.room;
         let mut cost = match base.site {
@@ -255,7 +258,7 @@ impl Backing {
             if best.as_ref().is_some_and(|best| best.cost <= cost) {
                 return;
             }
-            let free_slot = |slot: &HandleSlot| !taken.contains(slot);
+            let free_slot = |slot: &HandleSlot| !taken.holds(*slot);
             let mut close = |more: u64, created: u64, last: &[Added]| {
                 let cost = cost + more;
                 if best.as_ref().is_none_or(|best| cost < best.cost) {
@@ -286,25 +289,29 @@ impl Backing {
                     &[Added::Existing { slot, used: rest }],
                 );
             }
-            let sizes = terms.pages.ladder(&terms.ladder, rest, terms.wanted.size);
-            let created: u64 = sizes.iter().sum();
-            let new: Vec<Added> = sizes.iter().map(|&size| Added::New(size)).collect();
-            if created <= room && created <= terms.budget {
-                close(price::CREATE * sizes.len() as u64, created, &new);
-            }
-            if created <= room
-                && least
-                    .as_ref()
-                    .is_none_or(|least| (created, cost) < (least.created, least.cost))
-            {
-                let mut added = added.clone();
-                added.extend_from_slice(&new);
-                *least = Some(Candidate {
-                    cost,
-                    created,
-                    base: number,
-                    added,
-                });
+            // As many bytes as are missing are created at least.
+            let least_created = least.as_ref().map_or(u64::MAX, |least| least.created);
+            if rest <= terms.budget.max(least_created).min(room) {
+                let sizes = terms.pages.ladder(&terms.ladder, rest, terms.wanted.size);
+                let created: u64 = sizes.iter().sum();
+                let new: Vec<Added> = sizes.iter().map(|&size| Added::New(size)).collect();
+                if created <= room && created <= terms.budget {
+                    close(price::CREATE * sizes.len() as u64, created, &new);
+                }
+                if created <= room
+                    && least
+                        .as_ref()
+                        .is_none_or(|least| (created, cost) < (least.created, least.cost))
+                {
+                    let mut added = added.clone();
+                    added.extend_from_slice(&new);
+                    *least = Some(Candidate {
+                        cost,
+                        created,
+                        base: number,
+                        added,
+                    });
+                }
             }
             let Some(&(size, slot)) = at_most(&stock.whole, rest, free_slot) else {
                 return;
@@ -313,7 +320,7 @@ impl Backing {
                 return;
             }
             added.push(Added::Existing { slot, used: size });
-            taken.push(slot);
+            taken.take(slot);
             cost += self.price_of_mapping(slot);
             rest -= size;
             room -= size;
@@ -601,6 +608,25 @@ impl Part {
             Part::Create(size) => *size,
             Part::Map(handle, _) => handle.size,
         }
+    }
+}
+
+/// Handles that a plan has already, as bits.
+#[derive(Default)]
+struct Taken(SmallVec<[u64; 16]>);
+
+impl Taken {
+    fn take(&mut self, slot: HandleSlot) {
+        let word = slot.0 / 64;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (slot.0 % 64);
+    }
+
+    fn holds(&self, slot: HandleSlot) -> bool {
+        let word = self.0.get(slot.0 / 64);
+        word.is_some_and(|word| word & (1 << (slot.0 % 64)) != 0)
     }
 }
 

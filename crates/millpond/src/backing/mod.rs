@@ -163,7 +163,6 @@ impl Backing {
     /// Tells the aliases of all handles that have changed what is free of them.
     fn tell_aliases(&mut self) {
         let strips = &mut self.mappings.strips;
-        strips.refresh();
         for slot in self.changed.drain(..) {
             let Some(record) = self.handles.get_mut(slot.0) else {
                 continue;
@@ -176,6 +175,7 @@ impl Backing {
                 }
             }
         }
+        strips.refresh();
     }
 
     /// What is free of the handle under a mapping of the strips.

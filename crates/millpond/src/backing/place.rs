@@ -44,23 +44,23 @@ impl Backing {
         own_first: bool,
     ) -> Option<u64> {
         self.tell_aliases();
+        if !order.is_shared() {
+            // All that was ever freed was freed by the one stream there is.
+            return self.find_in_runs(wanted, |start, end| smallvec![(start, end)]);
+        }
         let usable = |free: &Free<'_>| order.usable(free.ends, asker, reasons);
         let own = |free: &Free<'_>| free.ends.only_stream() == Some(asker);
-        let shared = order.is_shared();
-        let found = if shared && own_first {
-            self.find_in_runs(wanted, own)
+        let found = if own_first {
+            self.find_in_runs(wanted, |start, end| self.stretches_of(start, end, own))
         } else {
-            self.find_in_runs(wanted, usable)
+            self.find_in_runs(wanted, |start, end| self.stretches_of(start, end, usable))
         };
-        if !shared {
-            return found;
-        }
         // The search is bounded; where much is pending it may have seen nothing else.
         found.or_else(|| self.find_anywhere(wanted, usable))
     }
 
-    /// A place in free memory that `usable` accepts, as far as a bounded search goes.
-    fn find_in_runs(&self, wanted: Wanted, usable: impl Fn(&Free<'_>) -> bool) -> Option<u64> {
+    /// A place in what `usable` gives of free runs, as far as a bounded search goes.
+    fn find_in_runs(&self, wanted: Wanted, usable: impl Fn(u64, u64) -> Stretches) -> Option<u64> {
         if wanted.size < LARGE {
             return self.find_lowest(wanted, usable);
         }
@@ -71,20 +71,17 @@ impl Backing {
         });
         runs.sort_unstable();
         runs.truncate(CANDIDATES);
-        let stretches = runs
-            .iter()
-            .flat_map(|&(_, start, end)| self.stretches_of(start, end, &usable));
+        let stretches = runs.iter().flat_map(|&(_, start, end)| usable(start, end));
         let found = stretches.filter_map(|(start, end)| self.find_in(start, end, wanted));
         least(found).map(|(_, place)| place)
     }
 
     /// The lowest place that is usable, in the first runs that are long enough.
-    fn find_lowest(&self, wanted: Wanted, usable: impl Fn(&Free<'_>) -> bool) -> Option<u64> {
+    fn find_lowest(&self, wanted: Wanted, usable: impl Fn(u64, u64) -> Stretches) -> Option<u64> {
         let mut found = None;
         let mut looks = 0;
         self.runs(wanted.size, |start, end| {
-            let stretches = self.stretches_of(start, end, &usable);
-            found = stretches
+            found = usable(start, end)
                 .into_iter()
                 .find_map(|(start, end)| self.lowest_disjoint(start, end, wanted));
             looks += 1;
@@ -109,8 +106,8 @@ impl Backing {
         start: u64,
         end: u64,
         wanted: impl Fn(&Free<'_>) -> bool,
-    ) -> SmallVec<[(u64, u64); 4]> {
-        let mut stretches: SmallVec<[(u64, u64); 4]> = SmallVec::new();
+    ) -> Stretches {
+        let mut stretches = Stretches::new();
         for free in self.inside(start, end).filter(wanted) {
             match stretches.last_mut() {
                 Some((_, end)) if *end == free.start => *end = free.end,
@@ -220,60 +217,58 @@ impl Backing {
     /// The place in a free range that leaves the fewest bytes over in handles that are wholly free
     /// before, and these bytes.
     fn find_in(&self, start: u64, end: u64, wanted: Wanted) -> Option<(u64, u64)> {
-        let parts: MappedParts = self.mappings.parts(start, end).collect();
-        // For each part the last one below it that is of the same handle.
-        let same: SmallVec<[usize; 16]> = (0..parts.len())
-            .map(|part| {
-                let slot = parts[part].slot;
-                let below = parts[..part].iter().rposition(|p| p.slot == slot);
-                below.map_or(0, |below| below + 1)
-            })
-            .collect();
-        let place_at = |border: u64, near: usize| {
-            let place = align_up(border.max(start), wanted.alignment)?;
-            let last = place.checked_add(wanted.size)?;
-            if last > end {
-                return None;
+        let mut parts: SmallVec<[CandidatePart; 16]> = SmallVec::new();
+        // Slots modulo 64, to see at once that most are new.
+        let mut seen = 0_u64;
+        let mut disjoint_from = 0;
+        for part in self.mappings.parts(start, end) {
+            let slot = part.slot;
+            let bit = 1 << (slot.0 % 64);
+            if seen & bit != 0
+                && let Some(below) = parts.iter().rposition(|below| below.slot == slot)
+            {
+                disjoint_from = disjoint_from.max(below + 1);
             }
-            let mut first_part = near;
-            while first_part > 0 && parts[first_part - 1].end() > place {
-                first_part -= 1;
-            }
-            while parts[first_part].end() <= place {
-                first_part += 1;
-            }
-            let mut last_part = near.max(first_part);
-            while last_part > first_part && parts[last_part - 1].end() >= last {
-                last_part -= 1;
-            }
-            while parts[last_part].end() < last {
-                last_part += 1;
-            }
-            // What lies between the first part and the last is used whole.
-            let mut left_over = self.left_over(&parts[first_part], place, last);
-            if last_part != first_part {
-                left_over += self.left_over(&parts[last_part], place, last);
-            }
-            let alone = same[first_part..=last_part].iter();
-            let alone = alone.max().is_none_or(|&below| below <= first_part);
-            (alone || self.is_disjoint(place, wanted.size)).then_some((left_over, place))
-        };
-        least(parts.iter().enumerate().flat_map(|(number, part)| {
-            let borders = [Some(part.start()), part.end().checked_sub(wanted.size)];
-            let borders = borders.into_iter().flatten();
-            let place_at = &place_at;
-            borders.filter_map(move |border| place_at(border, number))
-        }))
-    }
-
-    /// Bytes of a part's handle outside a range, if the handle is wholly free.
-    fn left_over(&self, part: &MappedPart, start: u64, end: u64) -> u64 {
-        let record = &self.handles[part.slot.0];
-        if record.live > 0 {
-            return 0;
+            seen |= bit;
+            let record = &self.handles[slot.0];
+            parts.push(CandidatePart {
+                start: part.start(),
+                end: part.end(),
+                slot,
+                whole: if record.live == 0 { record.handle.size } else { 0 },
+                disjoint_from,
+            });
         }
-        let used = part.end().min(end) - (part.mapping + part.offset).max(start);
-        record.handle.size - used
+        let mut up = Window::default();
+        let mut down = Window::default();
+        let mut best: Option<(u64, u64)> = None;
+        for number in 0..parts.len() {
+            let part = &parts[number];
+            let borders = [
+                (Some(part.start), &mut up),
+                (part.end.checked_sub(wanted.size), &mut down),
+            ];
+            for (border, window) in borders {
+                let Some(border) = border else { continue };
+                let place = align_up(border.max(start), wanted.alignment)?;
+                let last = place.checked_add(wanted.size)?;
+                if last > end {
+                    continue;
+                }
+                let left_over = window.move_to(&parts, place, last);
+                if best.is_some_and(|best| best < (left_over, place)) {
+                    continue;
+                }
+                let alone = parts[window.last].disjoint_from <= window.first;
+                if alone || self.is_disjoint(place, wanted.size) {
+                    best = Some((left_over, place));
+                    if left_over == 0 {
+                        return best;
+                    }
+                }
+            }
+        }
+        best
     }
 
     /// The lowest place in a free range that holds no byte of a handle twice.
@@ -305,6 +300,52 @@ impl Backing {
         let mut all: MappedParts = smallvec![first, second];
         all.extend(parts);
         are_disjoint(&all)
+    }
+}
+
+/// Parts of a run, each as long as can be.
+type Stretches = SmallVec<[(u64, u64); 4]>;
+
+/// A mapping in a range in which a place is looked for, as far as it lies in it.
+#[derive(Debug)]
+struct CandidatePart {
+    start: u64,
+    end: u64,
+    slot: HandleSlot,
+    /// The bytes of its handle, if that is wholly free.
+    whole: u64,
+    /// The first part from which on, up to this one, all are of different handles.
+    disjoint_from: usize,
+}
+
+/// The parts under a place that moves upwards.
+#[derive(Default, Debug)]
+struct Window {
+    first: usize,
+    last: usize,
+}
+
+impl Window {
+    /// Gives the bytes that a block there leaves over in handles that are wholly free before.
+    fn move_to(&mut self, parts: &[CandidatePart], start: u64, end: u64) -> u64 {
+        while parts[self.first].end <= start {
+            self.first += 1;
+        }
+        self.last = self.last.max(self.first);
+        while parts[self.last].end < end {
+            self.last += 1;
+        }
+        let left_over = |part: &CandidatePart| {
+            let used = part.end.min(end) - part.start.max(start);
+            part.whole.saturating_sub(used)
+        };
+        // What lies between the first part and the last is used whole.
+        let first = left_over(&parts[self.first]);
+        if self.first == self.last {
+            first
+        } else {
+            first + left_over(&parts[self.last])
+        }
     }
 }
 

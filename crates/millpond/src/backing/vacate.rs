@@ -158,11 +158,11 @@ impl Backing {
             if self.handles[slot.0].pins > 0 {
                 continue;
             }
-            while self.handles[slot.0].aliases.len() > ALIASES
+            while self.handles[slot.0].aliases.len() > xa("XA", ALIASES)
                 && self.retire_oldest(slot, start, end)
             {}
             let record = &mut self.handles[slot.0];
-            if record.mappings() <= MAPPINGS {
+            if record.mappings() <= xa("XM", MAPPINGS) {
                 continue;
             }
             let idle = record.dormant.iter().position(|&mapping| {
@@ -217,3 +217,5 @@ impl Backing {
         Some(LeavingPlain { handle, address })
     }
 }
+
+fn xa(n: &str, d: usize) -> usize { std::env::var(n).map_or(d, |v| v.parse().unwrap()) }

@@ -42,7 +42,7 @@ pub(crate) struct MappingRecord {
     pub(crate) used: u64,
     /// Where the earlier uses through it ended.
     pub(crate) ends: Ends,
-    /// Rises with every mapping that was made: which of two is older.
+    /// When a block was last placed through it, or it was made: rises with each.
     pub(crate) stamp: u64,
 }
 
@@ -166,7 +166,10 @@ impl Mappings {
 
     /// A block stands in this part from now on.
     pub(crate) fn occupied(&mut self, part: &MappedPart) {
-        self.records[part.of.0 as usize].used += part.length;
+        self.stamps += 1;
+        let record = &mut self.records[part.of.0 as usize];
+        record.used += part.length;
+        if lru() { record.stamp = self.stamps; }
     }
 
     /// The block that stood in this part is freed, its uses end there.
@@ -215,3 +218,5 @@ pub(crate) fn back(
         BackingFailed { error, stranded }
     })
 }
+
+fn lru() -> bool { static L: std::sync::OnceLock<bool> = std::sync::OnceLock::new(); *L.get_or_init(|| std::env::var("XLRU").is_ok()) }

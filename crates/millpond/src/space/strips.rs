@@ -10,8 +10,8 @@
 //!
 //! 1. Mappings do not overlap; runs go from one into the next where both touch and no wall stands
 //!    between them.
-//! 2. From [`Strips::refresh`] until a mapping is added or removed, every inner node is the sum of
-//!    the two below it.
+//! 2. From [`Strips::refresh`] until a mapping changes, is added or removed, every inner node is the
+//!    sum of the two below it.
 
 use std::ops::ControlFlow;
 
@@ -65,6 +65,8 @@ pub(crate) struct Strips {
     /// Nodes above the mappings from this one on, and up to that one, are not up to date.
     stale: usize,
     stale_to: usize,
+    /// Otherwise: nodes of mappings that have changed.
+    dirty: Vec<u32>,
     /// Addresses across which nothing merges: where one allocation or reservation ends and another
     /// one begins.
     walls: FxHashSet<u64>,
@@ -77,6 +79,7 @@ impl Strips {
             nodes: vec![NOTHING; 2],
             stale: usize::MAX,
             stale_to: 0,
+            dirty: Vec::new(),
             walls: FxHashSet::default(),
         }
     }
@@ -91,6 +94,8 @@ impl Strips {
 
     /// Adds a mapping, which is not free yet.
     pub(crate) fn insert(&mut self, mapped: Mapped) {
+        // What was said of mappings holds at their places before anything moves.
+        self.refresh_dirty();
         let place = self.place_above(mapped.start);
         let count = self.mapped.len();
         let half = self.nodes.len() / 2;
@@ -116,6 +121,7 @@ impl Strips {
 
     /// Removes the mapping at an address.
     pub(crate) fn remove(&mut self, start: u64) -> Option<Mapped> {
+        self.refresh_dirty();
         let place = self.place_of(start)?;
         let half = self.nodes.len() / 2;
         let mapped = self.mapped.remove(place);
@@ -144,9 +150,25 @@ impl Strips {
         self.stale_to = self.stale_to.max(to);
     }
 
-    /// Brings all nodes up to date, after mappings were added or removed.
+    /// Says what is free in the mapping at an address. [`Strips::refresh`] is to follow.
+    pub(crate) fn set(&mut self, start: u64, free: Summary) {
+        let Some(place) = self.place_of(start) else {
+            debug_assert!(false, "nothing is mapped at {start:#x}");
+            return;
+        };
+        let node = self.nodes.len() / 2 + place;
+        self.nodes[node].free = free;
+        if self.stale == usize::MAX {
+            self.dirty.push(node as u32);
+        } else {
+            self.set_stale(place, place);
+        }
+    }
+
+    /// Brings all nodes up to date.
     pub(crate) fn refresh(&mut self) {
         if self.stale == usize::MAX {
+            self.refresh_dirty();
             return;
         }
         let half = self.nodes.len() / 2;
@@ -162,21 +184,32 @@ impl Strips {
         (self.stale, self.stale_to) = (usize::MAX, 0);
     }
 
-    /// Says what is free in the mapping at an address.
-    pub(crate) fn set(&mut self, start: u64, free: Summary) {
-        let Some(place) = self.place_of(start) else {
-            debug_assert!(false, "nothing is mapped at {start:#x}");
-            return;
-        };
-        let mut node = self.nodes.len() / 2 + place;
-        self.nodes[node].free = free;
-        while node > 1 {
-            node /= 2;
-            let sum = self.nodes[2 * node].and(&self.nodes[2 * node + 1]);
-            if std::mem::replace(&mut self.nodes[node], sum) == sum {
-                return;
+    /// Sums up again what stands above mappings that were said to have changed.
+    fn refresh_dirty(&mut self) {
+        self.dirty.sort_unstable();
+        let mut dirty = std::mem::take(&mut self.dirty);
+        while dirty.first().is_some_and(|&node| node > 1) {
+            // All are of one level, in order.
+            let mut kept = 0;
+            let mut before = 0;
+            for number in 0..dirty.len() {
+                let above = dirty[number] / 2;
+                if above == before {
+                    continue;
+                }
+                before = above;
+                let node = above as usize;
+                let sum = self.nodes[2 * node].and(&self.nodes[2 * node + 1]);
+                if self.nodes[node].free != sum.free {
+                    self.nodes[node].free = sum.free;
+                    dirty[kept] = above;
+                    kept += 1;
+                }
             }
+            dirty.truncate(kept);
         }
+        dirty.clear();
+        self.dirty = dirty;
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -247,7 +280,7 @@ impl Strips {
         pieces: impl Fn(u32) -> &'a Pieces,
         tell: impl FnMut(u64, u64) -> ControlFlow<()>,
     ) {
-        debug_assert_eq!(self.stale, usize::MAX);
+        debug_assert!(self.stale == usize::MAX && self.dirty.is_empty());
         let mut walk = Walk {
             strips: self,
             size,
@@ -286,7 +319,8 @@ impl Strips {
             return Err("there are summaries of no mapping".to_owned());
         }
         let sum = |node: usize| self.nodes[2 * node].and(&self.nodes[2 * node + 1]);
-        if self.stale == usize::MAX && (1..half).any(|node| self.nodes[node] != sum(node)) {
+        let fresh = self.stale == usize::MAX && self.dirty.is_empty();
+        if fresh && (1..half).any(|node| self.nodes[node] != sum(node)) {
             return Err("a summary is not the sum of its parts".to_owned());
         }
         Ok(())
