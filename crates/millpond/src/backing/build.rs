@@ -12,6 +12,8 @@
 //!    settled or undone.
 //! 2. No plan holds a byte twice: a handle that is in the base, or was added, is not added again.
 
+use std::cmp::Reverse;
+
 use smallvec::SmallVec;
 
 use super::place::Wanted;
@@ -158,6 +160,7 @@ pub(crate) enum Lack {
 impl Backing {
     /// Plans a range and holds all that it needs.
     pub(crate) fn begin(&mut self, terms: &Terms<'_>) -> Result<Build, Lack> {
+        self.tell_aliases();
         match self.choose(terms) {
             Choice::Plan(candidate, base) => Ok(self.hold_plan(terms, &candidate, &base)),
             Choice::NoAddresses => Err(Lack::Addresses),
@@ -167,6 +170,7 @@ impl Backing {
 
     /// Whether there is a plan.
     pub(crate) fn can_build(&mut self, terms: &Terms<'_>) -> bool {
+        self.tell_aliases();
         matches!(self.choose(terms), Choice::Plan(..))
     }
 
@@ -385,28 +389,26 @@ impl Backing {
         stock
     }
 
-    /// The longest bases on either side of strips of mappings.
+    /// The longest bases on either side of strips of mappings. Few are looked at closely: how
+    /// much is free there, whoever may use it, is known at once.
     fn bases_at_strips(&self, terms: &Terms<'_>) -> Vec<Base> {
-        let granularity = terms.pages.granularity();
-        let mut upwards = Vec::new();
-        let mut downwards = Vec::new();
         let strips = &self.mappings.strips;
+        let mut upwards: Vec<(u64, usize)> = Vec::new();
+        let mut downwards: Vec<(u64, usize)> = Vec::new();
         for place in 0..strips.len() {
             if !strips.touches_below(place) {
-                downwards.extend(self.base_above(terms, place));
+                let free = strips.free_above(place);
+                downwards.extend((free > 0).then_some((free, place)));
             }
             if !strips.touches_below(place + 1) {
-                upwards.extend(self.base_below(terms, place));
+                upwards.push((strips.free_below(place), place));
             }
         }
-        for bases in [&mut upwards, &mut downwards] {
-            bases.retain(|base| base.room >= granularity);
-            // Of equal ones the first, which is the lowest, comes first: the sort is stable.
-            bases.sort_by_key(|base| std::cmp::Reverse(base.bytes));
-            bases.truncate(BASES);
-        }
-        upwards.append(&mut downwards);
-        upwards
+        let mut bases = longest(terms, upwards, |place| self.base_below(terms, place));
+        bases.append(&mut longest(terms, downwards, |place| {
+            self.base_above(terms, place)
+        }));
+        bases
     }
 
     /// The lowest address from which on all may be used up to the end of a mapping.
@@ -609,6 +611,29 @@ impl Part {
             Part::Map(handle, _) => handle.size,
         }
     }
+}
+
+/// The longest bases, given how long they can be at most, by place.
+fn longest(
+    terms: &Terms<'_>,
+    mut known: Vec<(u64, usize)>,
+    base: impl Fn(usize) -> Option<Base>,
+) -> Vec<Base> {
+    known.sort_unstable_by_key(|&(most, place)| (Reverse(most), place));
+    let mut bases: Vec<(Reverse<u64>, usize, Base)> = Vec::new();
+    for (most, place) in known {
+        if bases.len() >= BASES && bases[BASES - 1].0.0 >= most {
+            break;
+        }
+        let found = base(place).filter(|base| base.room >= terms.pages.granularity());
+        let Some(found) = found else { continue };
+        // Of equal ones the lowest comes first.
+        let rank = (Reverse(found.bytes), place);
+        let at = bases.partition_point(|known| (known.0, known.1) < rank);
+        bases.insert(at, (rank.0, rank.1, found));
+    }
+    bases.truncate(BASES);
+    bases.into_iter().map(|(_, _, base)| base).collect()
 }
 
 /// Handles that a plan has already, as bits.

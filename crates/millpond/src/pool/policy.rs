@@ -107,7 +107,7 @@ impl Setting {
 pub(super) struct Strain(u64);
 
 /// Allocations that make up for one range that was put together.
-const ALLOCATIONS_A_RANGE: u64 = 32;
+const ALLOCATIONS_A_RANGE: u64 = 256;
 
 /// Strain that changes nothing: a job has its bursts.
 const USUAL_STRAIN: u64 = 256 * ALLOCATIONS_A_RANGE;
@@ -116,7 +116,7 @@ const USUAL_STRAIN: u64 = 256 * ALLOCATIONS_A_RANGE;
 const STRAIN_A_PERCENT: u64 = 8 * ALLOCATIONS_A_RANGE;
 
 /// Percent more at most.
-const MOST_FOR_STRAIN: u64 = 40;
+const MOST_FOR_STRAIN: u64 = 20;
 
 impl Strain {
     /// A request was served from what was there.

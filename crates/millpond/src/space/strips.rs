@@ -272,6 +272,34 @@ impl Strips {
         }
     }
 
+    /// The bytes of the run below the end of a mapping.
+    pub(crate) fn free_below(&self, place: usize) -> u64 {
+        let leaves = &self.nodes[self.nodes.len() / 2..];
+        let mut bytes = 0;
+        for node in leaves[..=place].iter().rev() {
+            bytes += node.free.suffix;
+            if !node.is_free() || !node.joined {
+                break;
+            }
+        }
+        bytes
+    }
+
+    /// The bytes of the run above the start of a mapping.
+    pub(crate) fn free_above(&self, place: usize) -> u64 {
+        let leaves = &self.nodes[self.nodes.len() / 2..];
+        let mut bytes = leaves[place].free.prefix;
+        let mut whole = leaves[place].is_free();
+        for node in leaves[place + 1..self.mapped.len()].iter() {
+            if !whole || !node.joined {
+                break;
+            }
+            bytes += node.free.prefix;
+            whole = node.is_free();
+        }
+        bytes
+    }
+
     /// Tells the bounds of all runs of at least `size` bytes, lowest first, until that breaks.
     /// `pieces` gives what is free in a mapping.
     pub(crate) fn runs<'a>(

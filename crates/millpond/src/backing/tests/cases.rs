@@ -61,9 +61,7 @@ impl Bench {
         let size = self.backing.handle(slot).size;
         self.backing.reservations.claim(address, address + size);
         let fresh = self.fresh();
-        let order = &self.clockwork.order;
-        self.backing
-            .attach(slot, address, &fresh, |a, b| order.alike(a, b));
+        self.backing.attach(slot, address, &fresh);
         self.check();
     }
 
@@ -105,7 +103,7 @@ impl Bench {
         (block - BASE) / MIB
     }
 
-    fn find(&self, size: u64) -> Option<u64> {
+    fn find(&mut self, size: u64) -> Option<u64> {
         let wanted = Wanted {
             size: size * MIB,
             alignment: 256,
