@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bases;
 mod build;
 mod place;
 mod vacate;
@@ -390,7 +391,11 @@ impl Backing {
             let plain = record.kind == Kind::Plain;
             let dormant = record.dormant.iter();
             let dormant = dormant.map(|&mapping| self.mappings.record(mapping).address);
-            (record.handle, plain, record.aliases.iter().copied().chain(dormant))
+            (
+                record.handle,
+                plain,
+                record.aliases.iter().copied().chain(dormant),
+            )
         })
     }
 
@@ -442,8 +447,7 @@ impl Backing {
                 ));
             }
             let changed = self.changed.contains(&HandleSlot(slot));
-            if record.changed != changed
-                || (!changed && record.told != record.pieces.summary(size))
+            if record.changed != changed || (!changed && record.told != record.pieces.summary(size))
             {
                 return Err(format!("handle {slot}: a change is not known"));
             }
@@ -456,7 +460,9 @@ impl Backing {
             let dormant = record.dormant.iter();
             let mut dormant = dormant.map(|&mapping| self.mappings.record(mapping));
             if dormant.any(|known| !here(known) || known.used > 0) {
-                return Err(format!("handle {slot}: a dormant mapping is not its, or in use"));
+                return Err(format!(
+                    "handle {slot}: a dormant mapping is not its, or in use"
+                ));
             }
             if record.aliases.is_empty() && !record.dormant.is_empty() {
                 return Err(format!("handle {slot} has none but dormant mappings"));

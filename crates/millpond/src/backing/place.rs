@@ -101,12 +101,7 @@ impl Backing {
     }
 
     /// Ranges of a free run, as long as they can be, of bytes that `wanted` wants, lowest first.
-    fn stretches_of(
-        &self,
-        start: u64,
-        end: u64,
-        wanted: impl Fn(&Free<'_>) -> bool,
-    ) -> Stretches {
+    fn stretches_of(&self, start: u64, end: u64, wanted: impl Fn(&Free<'_>) -> bool) -> Stretches {
         let mut stretches = Stretches::new();
         for free in self.inside(start, end).filter(wanted) {
             match stretches.last_mut() {
@@ -235,7 +230,11 @@ impl Backing {
                 start: part.start(),
                 end: part.end(),
                 slot,
-                whole: if record.live == 0 { record.handle.size } else { 0 },
+                whole: if record.live == 0 {
+                    record.handle.size
+                } else {
+                    0
+                },
                 disjoint_from,
             });
         }

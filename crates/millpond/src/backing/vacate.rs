@@ -32,10 +32,10 @@ pub(crate) struct LeavingPlain {
 
 /// Mappings of one handle beyond which the oldest become dormant, if nothing is in use through
 /// them.
-const ALIASES: usize = 3;
+const ALIASES: usize = 2;
 
 /// Mappings of one handle beyond which dormant ones are taken away.
-const MAPPINGS: usize = 4;
+const MAPPINGS: usize = 3;
 
 impl Backing {
     /// Handles of which every byte is free and every use completed, the highest first.
@@ -91,7 +91,11 @@ impl Backing {
             .filter_map(|address| self.vacate(address))
             .collect();
         let dormant = std::mem::take(&mut self.handles[slot.0].dormant);
-        mappings.extend(dormant.into_iter().map(|mapping| self.vacate_dormant(mapping)));
+        mappings.extend(
+            dormant
+                .into_iter()
+                .map(|mapping| self.vacate_dormant(mapping)),
+        );
         let handle = self.handle(slot);
         Leaving {
             handle,
@@ -158,16 +162,17 @@ impl Backing {
             if self.handles[slot.0].pins > 0 {
                 continue;
             }
-            while self.handles[slot.0].aliases.len() > xa("XA", ALIASES)
+            while self.handles[slot.0].aliases.len() > ALIASES
                 && self.retire_oldest(slot, start, end)
             {}
             let record = &mut self.handles[slot.0];
-            if record.mappings() <= xa("XM", MAPPINGS) {
+            if record.mappings() <= MAPPINGS {
                 continue;
             }
-            let idle = record.dormant.iter().position(|&mapping| {
-                order.completed(&self.mappings.record(mapping).ends)
-            });
+            let idle = record
+                .dormant
+                .iter()
+                .position(|&mapping| order.completed(&self.mappings.record(mapping).ends));
             if let Some(place) = idle {
                 let mapping = record.dormant.remove(place);
                 surplus.push(self.vacate_dormant(mapping));
@@ -217,5 +222,3 @@ impl Backing {
         Some(LeavingPlain { handle, address })
     }
 }
-
-fn xa(n: &str, d: usize) -> usize { std::env::var(n).map_or(d, |v| v.parse().unwrap()) }

@@ -42,7 +42,7 @@ pub(crate) struct MappingRecord {
     pub(crate) used: u64,
     /// Where the earlier uses through it ended.
     pub(crate) ends: Ends,
-    /// When a block was last placed through it, or it was made: rises with each.
+    /// Rises with every mapping that was made: which of two is older.
     pub(crate) stamp: u64,
 }
 
@@ -148,7 +148,11 @@ impl Mappings {
     }
 
     /// The parts of mappings that a range consists of, lowest first.
-    pub(crate) fn parts(&self, start: u64, end: u64) -> impl DoubleEndedIterator<Item = MappedPart> {
+    pub(crate) fn parts(
+        &self,
+        start: u64,
+        end: u64,
+    ) -> impl DoubleEndedIterator<Item = MappedPart> {
         let first = self.strips.first_above(start);
         let last = self.strips.first_above_from(first, end);
         self.strips.within(first..last).iter().map(move |mapped| {
@@ -166,10 +170,7 @@ impl Mappings {
 
     /// A block stands in this part from now on.
     pub(crate) fn occupied(&mut self, part: &MappedPart) {
-        self.stamps += 1;
-        let record = &mut self.records[part.of.0 as usize];
-        record.used += part.length;
-        if lru() { record.stamp = self.stamps; }
+        self.records[part.of.0 as usize].used += part.length;
     }
 
     /// The block that stood in this part is freed, its uses end there.
@@ -218,5 +219,3 @@ pub(crate) fn back(
         BackingFailed { error, stranded }
     })
 }
-
-fn lru() -> bool { static L: std::sync::OnceLock<bool> = std::sync::OnceLock::new(); *L.get_or_init(|| std::env::var("XLRU").is_ok()) }

@@ -285,6 +285,7 @@ impl State {
             order,
             backing,
             pages,
+            strain,
             ..
         } = self;
         let usable = |free: &crate::space::Free<'_>| {
@@ -300,6 +301,7 @@ impl State {
             pages,
             ladder,
             budget: room(means.budget),
+            strained: strain.is_unusual(),
             forced: room(means.within),
         };
         let build = backing.begin(&terms)?;
@@ -335,6 +337,7 @@ impl State {
                 pages,
                 ladder,
                 budget: room,
+                strained: false,
                 forced: 0,
             })
         };

@@ -86,6 +86,7 @@ impl Bench {
                 largest: 256 * MIB,
             },
             budget: created * MIB,
+            strained: false,
             forced: created * MIB,
         });
         self.check();
@@ -116,7 +117,7 @@ impl Bench {
     }
 
     fn aliases(&self, slot: HandleSlot) -> usize {
-        self.backing.handles[slot.0].aliases.len()
+        self.backing.handles[slot.0].mappings()
     }
 
     fn check(&self) {
@@ -262,6 +263,8 @@ fn a_mapping_is_surplus_only_when_every_use_through_it_is_completed() {
         backing.vacate_surplus(order, [shared].into_iter(), start, end)
     };
     assert!(surplus(&mut bench.backing, order).is_empty());
+    // Nothing is placed any more through the oldest ones.
+    assert_eq!(bench.backing.handles[shared.0].aliases[..], [wanted[3], start]);
     let everything = order.everything();
     order.synchronized_knowledge(&everything);
     let surplus = surplus(&mut bench.backing, order);

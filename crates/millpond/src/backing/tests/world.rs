@@ -258,6 +258,7 @@ impl World {
                 largest: 4 * GRANULE * cell,
             },
             budget: (budget.saturating_sub(20) * cell).min(left),
+            strained: budget.is_multiple_of(2),
             forced: (budget * cell).min(left),
         };
         let can_build = self.backing.can_build(&terms);

@@ -130,7 +130,11 @@ impl Pair {
             }
             Step::Map(handle, place) => {
                 let end = place + HANDLES[handle];
-                if end <= GRAINS && (place..end).all(|grain| self.under(grain).is_none()) {
+                let across = |wall: u64| place < wall && wall < end;
+                if end <= GRAINS
+                    && !WALLS.into_iter().any(across)
+                    && (place..end).all(|grain| self.under(grain).is_none())
+                {
                     self.mapped.insert(place, handle);
                     self.strips.insert(Mapped {
                         start: at(place),
@@ -176,7 +180,11 @@ impl Pair {
             let found = pieces.inside(from * GRAIN, to * GRAIN);
             let found = found.flat_map(|f| (f.start / GRAIN..f.end / GRAIN).map(move |g| (g, f)));
             let found: BTreeMap<u64, Free<'_>> = found.collect();
-            assert!(found.keys().eq(free.range(from..to).map(|(grain, _)| grain)));
+            assert!(
+                found
+                    .keys()
+                    .eq(free.range(from..to).map(|(grain, _)| grain))
+            );
             for (grain, known) in found {
                 let (ends, freed) = &free[&grain];
                 assert!(alike(ends, known.ends), "{ends:?} became {known:?}");
@@ -239,12 +247,18 @@ impl Pair {
             ControlFlow::Break(())
         });
         assert_eq!(found.take().first(), long.first());
-        let above = self.mapped.iter().filter(|(start, handle)| *start + HANDLES[**handle] > probe);
+        let above = self
+            .mapped
+            .iter()
+            .filter(|(start, handle)| *start + HANDLES[**handle] > probe);
         let place = self.strips.first_above(at(probe));
         let known = self.strips.get(place).map(|mapped| mapped.start);
         assert_eq!(known, above.map(|(&start, _)| at(start)).next());
         let below = self.mapped.range(..probe + length).count();
-        assert_eq!(self.strips.first_above_from(place, at(probe + length)), below.max(place));
+        assert_eq!(
+            self.strips.first_above_from(place, at(probe + length)),
+            below.max(place)
+        );
     }
 }
 
