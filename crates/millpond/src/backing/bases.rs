@@ -21,6 +21,9 @@ use crate::space::align_up;
 const BASES: usize = 24;
 const SUFFIXES: usize = 8;
 
+/// Ends of strips that are put in order at first: most often these are enough.
+const SORTED: usize = 4 * BASES;
+
 /// Where a range begins to be built.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Site {
@@ -205,9 +208,19 @@ fn longest(
     mut known: Vec<(u64, usize)>,
     base: impl Fn(usize) -> Option<Base>,
 ) -> Vec<Base> {
-    known.sort_unstable_by_key(|&(most, place)| (Reverse(most), place));
+    let longest_first = |&(most, place): &(u64, usize)| (Reverse(most), place);
+    let mut sorted = known.len().min(SORTED);
+    if sorted < known.len() {
+        known.select_nth_unstable_by_key(sorted, longest_first);
+    }
+    known[..sorted].sort_unstable_by_key(longest_first);
     let mut bases: Vec<(Reverse<u64>, usize, Base)> = Vec::new();
-    for (most, place) in known {
+    for number in 0..known.len() {
+        if number == sorted {
+            known[sorted..].sort_unstable_by_key(longest_first);
+            sorted = known.len();
+        }
+        let (most, place) = known[number];
         if bases.len() >= BASES && bases[BASES - 1].0.0 >= most {
             break;
         }

@@ -34,8 +34,8 @@ pub(crate) struct LeavingPlain {
 /// them.
 const ALIASES: usize = 2;
 
-/// Mappings of one handle beyond which dormant ones are taken away.
-const MAPPINGS: usize = 3;
+/// The same in a pool that puts memory together again and again: each may save the next one.
+const ALIASES_STRAINED: usize = 4;
 
 impl Backing {
     /// Handles of which every byte is free and every use completed, the highest first.
@@ -155,18 +155,20 @@ impl Backing {
         slots: impl Iterator<Item = HandleSlot>,
         start: u64,
         end: u64,
+        strained: bool,
     ) -> Vec<Vacated> {
+        let aliases = if strained { ALIASES_STRAINED } else { ALIASES };
         let mut surplus = Vec::new();
         for slot in slots {
             // Another call may build on from a place in one of its mappings.
             if self.handles[slot.0].pins > 0 {
                 continue;
             }
-            while self.handles[slot.0].aliases.len() > ALIASES
+            while self.handles[slot.0].aliases.len() > aliases
                 && self.retire_oldest(slot, start, end)
             {}
             let record = &mut self.handles[slot.0];
-            if record.mappings() <= MAPPINGS {
+            if record.mappings() <= aliases + 1 {
                 continue;
             }
             let idle = record

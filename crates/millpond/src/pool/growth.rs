@@ -372,9 +372,13 @@ impl State {
             .collect();
         self.backing
             .settle(&self.order, build, created, &need.fresh());
-        let surplus = self
-            .backing
-            .vacate_surplus(&self.order, mapped.into_iter(), from, to);
+        let surplus = self.backing.vacate_surplus(
+            &self.order,
+            mapped.into_iter(),
+            from,
+            to,
+            self.strain.is_unusual(),
+        );
         (self.claim_occupied(need, block, ends), surplus)
     }
 }

@@ -116,7 +116,7 @@ const USUAL_STRAIN: u64 = 256 * ALLOCATIONS_A_RANGE;
 const STRAIN_A_PERCENT: u64 = 8 * ALLOCATIONS_A_RANGE;
 
 /// Percent more at most.
-const MOST_FOR_STRAIN: u64 = 23;
+const MOST_FOR_STRAIN: u64 = 18;
 
 impl Strain {
     /// A request was served from what was there.

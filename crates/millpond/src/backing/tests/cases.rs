@@ -228,14 +228,14 @@ fn a_mapping_that_a_build_goes_on_from_is_no_surplus() {
     let order = &bench.clockwork.order;
     let surplus = bench
         .backing
-        .vacate_surplus(order, [shared].into_iter(), 0, 0);
+        .vacate_surplus(order, [shared].into_iter(), 0, 0, false);
     assert_eq!(surplus.len(), 0, "{surplus:?}");
     bench.settle(going_on);
     // From now on the others are.
     let order = &bench.clockwork.order;
     let surplus = bench
         .backing
-        .vacate_surplus(order, [shared, added].into_iter(), 0, 0);
+        .vacate_surplus(order, [shared, added].into_iter(), 0, 0, false);
     let taken: Vec<u64> = surplus.iter().map(|m| (m.address - BASE) / MIB).collect();
     assert_eq!(taken, [48]);
     for vacated in surplus {
@@ -260,11 +260,14 @@ fn a_mapping_is_surplus_only_when_every_use_through_it_is_completed() {
     let (start, end) = (BASE + 64 * MIB, BASE + 72 * MIB);
     let order = &mut bench.clockwork.order;
     let surplus = |backing: &mut Backing, order: &Order| {
-        backing.vacate_surplus(order, [shared].into_iter(), start, end)
+        backing.vacate_surplus(order, [shared].into_iter(), start, end, false)
     };
     assert!(surplus(&mut bench.backing, order).is_empty());
     // Nothing is placed any more through the oldest ones.
-    assert_eq!(bench.backing.handles[shared.0].aliases[..], [wanted[3], start]);
+    assert_eq!(
+        bench.backing.handles[shared.0].aliases[..],
+        [wanted[3], start]
+    );
     let everything = order.everything();
     order.synchronized_knowledge(&everything);
     let surplus = surplus(&mut bench.backing, order);

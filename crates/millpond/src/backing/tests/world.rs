@@ -412,7 +412,7 @@ impl World {
         if surplus {
             let slots = slots.into_iter().flatten();
             let order = &self.clockwork.order;
-            let vacated = self.backing.vacate_surplus(order, slots, from, to);
+            let vacated = self.backing.vacate_surplus(order, slots, from, to, false);
             for mapping in &vacated {
                 assert!(!(from..to).contains(&mapping.address));
                 self.vacate(mapping);
