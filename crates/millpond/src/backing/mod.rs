@@ -39,7 +39,8 @@ use crate::pages::{Handle, HandleSlot};
 use crate::space::{Free, Pieces, Reservations, Summary};
 
 /// Mappings of one handle beyond which it is worth a driver call to learn which of them are idle.
-const CROWD: usize = 16;
+/// Dormant ones take nothing but address space and entries in the page tables of the device.
+const CROWD: usize = 64;
 
 /// What a handle's memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -290,7 +290,7 @@ impl Strips {
         let leaves = &self.nodes[self.nodes.len() / 2..];
         let mut bytes = leaves[place].free.prefix;
         let mut whole = leaves[place].is_free();
-        for node in leaves[place + 1..self.mapped.len()].iter() {
+        for node in &leaves[place + 1..self.mapped.len()] {
             if !whole || !node.joined {
                 break;
             }
