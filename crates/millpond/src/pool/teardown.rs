@@ -64,7 +64,7 @@ impl Inner {
             note(device.unmap(mapping.address, mapping.handle.size));
         }
         for (handle, plain, mappings) in state.backing.everything() {
-            for &address in mappings {
+            for address in mappings {
                 if plain {
                     note(device.free(address));
                 } else {
