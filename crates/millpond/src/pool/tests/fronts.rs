@@ -166,6 +166,10 @@ fn where_threads_meet_blocks_share_leases_and_all_of_it_comes_back() {
     let lowest = blocks.iter().map(Block::address).min().unwrap();
     let within = |block: &&Block| block.address() - lowest < lease;
     assert_eq!(blocks.iter().filter(within).count(), 64, "in one lease");
+    // What was parked before gets too old to be.
+    for _ in 0..10 {
+        drop(bench.allocate(100 * KIB, stream));
+    }
     // Nothing of that needs the pool.
     let state = bench.pool.inner.lock();
     let further = bench.allocate(100 * KIB, stream);
