@@ -1,0 +1,13 @@
+use millpond_plan::*;
+use std::io::Read;
+fn main() {
+    let a: Vec<String> = std::env::args().collect();
+    let mut s = String::new();
+    std::io::stdin().read_to_string(&mut s).unwrap();
+    let p = Problem::new(s.lines().skip(1).map(|l| { let f: Vec<i64> = l.split(',').map(|x| x.parse().unwrap()).collect(); Buffer::new(f[1], f[2], f[3] as u64) }).collect());
+    match a[1].as_str() {
+        "greedy" => lab::greedy(&p),
+        "exact" => lab::exact(&p, a.get(2).map(|x| x.parse().unwrap()), 3.0),
+        _ => {}
+    }
+}
