@@ -7,7 +7,8 @@ fn main() {
     let p = Problem::new(s.lines().skip(1).map(|l| { let f: Vec<i64> = l.split(',').map(|x| x.parse().unwrap()).collect(); Buffer::new(f[1], f[2], f[3] as u64) }).collect());
     match a[1].as_str() {
         "greedy" => lab::greedy(&p),
-        "exact" => lab::exact(&p, a.get(2).map(|x| x.parse().unwrap()), 3.0),
+        "exact" => lab::exact(&p, a.get(2).map(|x| x.parse().unwrap()).filter(|&c| c > 0), a.get(3).map_or(1.0, |x| x.parse().unwrap())),
+        "restarts" => lab::restarts(&p, Some(a[2].parse().unwrap()).filter(|&c| c > 0), a[3].parse().unwrap(), a[4].parse().unwrap(), a[5].parse().unwrap()),
         _ => {}
     }
 }

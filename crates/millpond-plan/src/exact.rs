@@ -17,11 +17,14 @@
 //!   placed next.
 //! - All items are flat (every part begins with the item's first byte).
 
-use std::rc::Rc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::instance::{Instance, round_up};
+use crate::instance::{Instance, Item, Part, round_up};
+
+const ROUNDS: usize = 4;
+const NOBODY: u32 = u32::MAX;
 
 /// How a search ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,8 +58,10 @@ enum Verdict {
 #[derive(Clone, Copy)]
 struct Open {
     item: u32,
-    /// It rests on something placed at this offset, or higher.
+    /// Where it rests on what is placed.
     head: u64,
+    /// It will not lie there: the plans in which it does have been looked at.
+    asleep: bool,
 }
 
 struct Search<'a> {
@@ -64,10 +69,19 @@ struct Search<'a> {
     capacity: u64,
     stop: Stop<'a>,
     nodes: u64,
-    rank: Rc<[u32]>,
+    /// The item before it among those that are alike, or `NOBODY`.
+    twin: Vec<u32>,
+    placed: Vec<bool>,
+    mode: u32,
+    /// The items that share a section with an item, itself included.
+    near: Vec<Vec<u32>>,
+    /// Where an item is in the list of those that are open.
+    at: Vec<u32>,
     offsets: Vec<u64>,
     /// Scratch: bytes of items in each section; zeros between uses.
     load: Vec<u64>,
+    latest: Vec<u64>,
+    firsts: Vec<u64>,
     /// Scratch: how far items reach that begin in a section, then which part the section is of.
     reach: Vec<u32>,
 }
@@ -79,18 +93,30 @@ pub(crate) fn search(
     capacity: u64,
     stop: Stop<'_>,
 ) -> (Outcome, u64) {
-    let mut rank = vec![0_u32; order.len()];
-    for (at, &item) in order.iter().enumerate() {
-        rank[item as usize] = at as u32;
+    // Items that are alike are placed in their order.
+    let mut twin = vec![NOBODY; order.len()];
+    let mut seen = HashMap::new();
+    for &index in order {
+        let item = &instance.items[index as usize];
+        if item.fixed.is_none() {
+            let alike = (&item.parts, item.alignment);
+            twin[index as usize] = seen.insert(alike, index).unwrap_or(NOBODY);
+        }
     }
     let mut search = Search {
         instance,
         capacity,
         stop,
         nodes: 0,
-        rank: rank.into(),
+        twin,
+        placed: vec![false; instance.items.len()],
+        near: near(instance),
+        mode: std::env::var("MODE").map_or(0, |m| m.parse().unwrap_or(0)),
+        at: vec![0; instance.items.len()],
         offsets: vec![0; instance.items.len()],
         load: vec![0; instance.sections],
+        latest: vec![0; instance.sections],
+        firsts: vec![0; instance.sections],
         reach: Vec::new(),
     };
     let open: Vec<Open> = order
@@ -98,9 +124,10 @@ pub(crate) fn search(
         .map(|&item| Open {
             item,
             head: instance.items[item as usize].fixed.unwrap_or(0),
+            asleep: false,
         })
         .collect();
-    let verdict = search.parts(open, None);
+    let verdict = search.parts(open);
     let nodes = search.nodes;
     match verdict {
         Verdict::Placed => (Outcome::Found(search.offsets), nodes),
@@ -111,7 +138,7 @@ pub(crate) fn search(
 
 impl Search<'_> {
     /// Splits what is open where nothing spans a time, and places each part.
-    fn parts(&mut self, open: Vec<Open>, last: Option<(u64, u32)>) -> Verdict {
+    fn parts(&mut self, open: Vec<Open>) -> Verdict {
         if open.is_empty() {
             return Verdict::Placed;
         }
@@ -135,7 +162,7 @@ impl Search<'_> {
             *at = parts;
         }
         if parts == 1 {
-            return self.place(&open, last);
+            return self.place(&open);
         }
         let mut split: Vec<Vec<Open>> = vec![Vec::new(); parts as usize];
         for o in open {
@@ -143,50 +170,63 @@ impl Search<'_> {
             split[part as usize - 1].push(o);
         }
         split.sort_by_key(Vec::len);
-        for part in split {
-            match self.place(&part, last) {
-                Verdict::Placed => {}
-                other => return other,
+        for done in 0..split.len() {
+            let verdict = self.place(&split[done]);
+            if verdict != Verdict::Placed {
+                for o in split[..done].iter().flatten() {
+                    self.placed[o.item as usize] = false;
+                }
+                return verdict;
             }
         }
         Verdict::Placed
     }
 
-    /// Places all of `open`, which is in the order of ranks and shares sections, above `last`.
-    fn place(&mut self, open: &[Open], last: Option<(u64, u32)>) -> Verdict {
+    /// Places all of `open`, which share sections.
+    fn place(&mut self, open: &[Open]) -> Verdict {
         self.nodes += 1;
         if self.nodes.is_multiple_of(BETWEEN_LOOKS) && self.interrupted() {
             return Verdict::Stopped;
         }
-        let Some((heads, candidates)) = self.candidates(open, last) else {
+        let Some(choices) = self.choices(open) else {
             return Verdict::Impossible;
         };
-        for at in candidates {
-            let chosen = open[at as usize].item;
-            let offset = heads[at as usize];
-            self.offsets[chosen as usize] = offset;
-            let top = offset + self.instance.items[chosen as usize].size;
+        let mut tried: Vec<u32> = Vec::new();
+        for at in choices {
+            let Open {
+                item: chosen,
+                head: offset,
+                ..
+            } = open[at as usize];
+            let below = &self.instance.items[chosen as usize];
+            let top = offset + below.size;
             let mut rest = Vec::with_capacity(open.len() - 1);
-            let (mut covered, mut fine) = (false, true);
-            for o in open.iter().filter(|o| o.item != chosen) {
-                let raised = self.raised(o.item, chosen, top);
-                covered |= raised > 0;
-                let head = o.head.max(raised);
-                let fixed = self.instance.items[o.item as usize].fixed;
-                fine &= fixed.is_none_or(|fixed| head <= fixed);
-                rest.push(Open { item: o.item, head });
+            let mut fine = true;
+            for (other, o) in open.iter().enumerate().filter(|(_, o)| o.item != chosen) {
+                let item = &self.instance.items[o.item as usize];
+                let mut next = *o;
+                next.asleep |= tried.contains(&(other as u32));
+                if meet(item, below) {
+                    let head = round_up(top, item.alignment);
+                    if head > next.head {
+                        next.head = head;
+                        next.asleep = false;
+                        fine &= item.fixed.is_none();
+                    }
+                }
+                rest.push(next);
             }
+            self.offsets[chosen as usize] = offset;
+            self.placed[chosen as usize] = true;
             let verdict = match fine {
-                true => self.parts(rest, Some((offset, self.rank[chosen as usize]))),
+                true => self.parts(rest),
                 false => Verdict::Impossible,
             };
             if verdict != Verdict::Impossible {
                 return verdict;
             }
-            if !covered {
-                // Nothing lies on it, so that another choice here would help nobody.
-                return Verdict::Impossible;
-            }
+            self.placed[chosen as usize] = false;
+            tried.push(at);
         }
         Verdict::Impossible
     }
@@ -197,85 +237,176 @@ impl Search<'_> {
             || self.stop.deadline.is_some_and(|d| Instant::now() >= d)
     }
 
-    /// The offset above `top` that `item` gets when `below` ends there; 0 if they do not meet.
-    fn raised(&self, item: u32, below: u32, top: u64) -> u64 {
-        let (item, below) = (
-            &self.instance.items[item as usize],
-            &self.instance.items[below as usize],
-        );
-        if item.last() <= below.first() || below.last() <= item.first() {
-            return 0;
-        }
-        if let ([_], [_]) = (&item.parts[..], &below.parts[..]) {
-            return round_up(top, item.alignment);
-        }
-        let mut high = 0;
-        let mut meet = false;
-        for part in &item.parts {
-            for other in &below.parts {
-                if part.first < other.last && other.first < part.last {
-                    meet = true;
-                    high = high.max(top - below.size + other.hi);
-                }
-            }
-        }
-        if meet { round_up(high, item.alignment).max(1) } else { 0 }
-    }
-
-    /// Lower bounds of all offsets, and who may be next, in order; `None` if there is no plan.
-    fn candidates(&mut self, open: &[Open], last: Option<(u64, u32)>) -> Option<(Vec<u64>, Vec<u32>)> {
+    /// Who may be next, in order; `None` if there is no plan.
+    fn choices(&mut self, open: &[Open]) -> Option<Vec<u32>> {
         let items = &self.instance.items;
+        let item_of = |o: &Open| &items[o.item as usize];
+        for (at, o) in open.iter().enumerate() {
+            self.at[o.item as usize] = at as u32;
+        }
+        // Lower bounds of the offsets: what sleeps will lie on something that is still open.
         let mut heads: Vec<u64> = open.iter().map(|o| o.head).collect();
-        let rank = Rc::clone(&self.rank);
-        let passed = |o: &Open| last.is_some_and(|last| (o.head, rank[o.item as usize]) < last);
-        let mut lowest_top = u64::MAX;
-        let mut any_passed = false;
-        for o in open {
-            lowest_top = lowest_top.min(o.head + items[o.item as usize].size);
-            any_passed |= passed(o);
+        for (at, o) in open.iter().enumerate().filter(|(_, o)| o.asleep) {
+            let item = item_of(o);
+            let near = self.near[o.item as usize].iter();
+            let under = near.filter(|&&n| !self.placed[n as usize] && n != o.item);
+            let under = under.map(|&n| &open[self.at[n as usize] as usize]);
+            let head = under.map(|u| u.head + item_of(u).size).min()?;
+            heads[at] = round_up(head, item.alignment);
         }
-        if any_passed {
-            let bottom = last.map_or(0, |last| last.0);
-            for (at, o) in open.iter().enumerate() {
-                if !passed(o) {
-                    continue;
-                }
-                let item = &items[o.item as usize];
-                if item.fixed.is_some() {
-                    return None;
-                }
-                let mut head = u64::MAX;
-                for other in open {
-                    let below = &items[other.item as usize];
-                    if other.item != o.item
-                        && item.first() < below.last()
-                        && below.first() < item.last()
-                    {
-                        let least = below.parts.iter().map(|p| p.hi).min().unwrap_or(0);
-                        head = head.min(other.head.max(bottom) + least);
-                    }
-                }
-                if head == u64::MAX {
-                    return None;
-                }
-                heads[at] = round_up(head, item.alignment);
-            }
-        }
-        let mut by_head: Vec<u32> = (0..open.len() as u32).collect();
-        by_head.sort_by_key(|&at| heads[at as usize]);
-        if !self.fits(open, &heads, &by_head) {
+        if !self.raise(open, &mut heads) {
             return None;
         }
-        by_head.retain(|&at| {
-            let o = &open[at as usize];
-            !passed(o) && o.head < lowest_top
+        // The lowest top of what shares a section, and of what shares one with that.
+        let tops = |at: usize| heads[at] + item_of(&open[at]).size;
+        let first_tops: Vec<u64> = (0..open.len()).map(tops).collect();
+        let near = self.lowest_near(open, &first_tops);
+        let near = self.lowest_near(open, &near);
+        let mut best: Option<((u64, u64, u64, u64), u64, usize)> = None;
+        for (at, o) in open.iter().enumerate() {
+            let top = o.head + item_of(o).size;
+            if top > near[at] {
+                continue;
+            }
+            let (mut count, mut lead) = (0_u64, (u64::MAX, u32::MAX));
+            for rival in self.rivals(open, &heads, o, top) {
+                count += 1;
+                lead = lead.min((open[rival as usize].head, rival));
+            }
+            if count == 0 {
+                return None;
+            }
+            let f = u64::from(count > 1);
+            let (l0, l1) = (lead.0, u64::from(lead.1));
+            let key = match self.mode % 10 {
+                0 => (f, l0, l1, top),
+                1 => (f, l0, l1, count),
+                2 => (0, l0, l1, count),
+                3 => (0, l0, l1, top),
+                4 => (f, l0, count, l1),
+                5 => (f, l1, l0, count),
+                6 => (count.min(3), l0, l1, top),
+                7 => (f, top, l0, l1),
+                8 => (0, top, l0, l1),
+                _ => (f, l0, l1, u64::MAX - top),
+            };
+            if best.is_none_or(|best| (key, top, at) < best) {
+                best = Some((key, top, at));
+            }
+        }
+        let (_, top, at) = best?;
+        let mut choices: Vec<u32> = self.rivals(open, &heads, &open[at], top).collect();
+        if self.mode >= 10 { choices.sort_unstable(); } else {
+        choices.sort_unstable_by_key(|&at| (open[at as usize].head, at)); }
+        Some(choices)
+    }
+
+    /// What may be placed below `top` where `o` is, itself included.
+    fn rivals<'s>(
+        &'s self,
+        open: &'s [Open],
+        heads: &'s [u64],
+        o: &Open,
+        top: u64,
+    ) -> impl Iterator<Item = u32> + 's {
+        let fixed = self.instance.items[o.item as usize].fixed.is_some().then_some(o.item);
+        let near = self.near[o.item as usize].iter().filter(|&&item| !self.placed[item as usize]);
+        near.filter_map(move |&item| {
+            let at = self.at[item as usize];
+            let rival = &open[at as usize];
+            let twin = self.twin[item as usize];
+            let free = rival.head < top && !rival.asleep && heads[at as usize] == rival.head;
+            let first = twin == NOBODY || self.placed[twin as usize];
+            (free && first && fixed.is_none_or(|f| f == item)).then_some(at)
+        })
+    }
+
+    /// For each open item the lowest of `numbers` of those that it shares a section with.
+    fn lowest_near(&mut self, open: &[Open], numbers: &[u64]) -> Vec<u64> {
+        let items = &self.instance.items;
+        for o in open {
+            let item = &items[o.item as usize];
+            self.load[item.first() as usize..item.last() as usize].fill(u64::MAX);
+        }
+        for (o, &number) in open.iter().zip(numbers) {
+            for part in &items[o.item as usize].parts {
+                for least in &mut self.load[part.first as usize..part.last as usize] {
+                    *least = number.min(*least);
+                }
+            }
+        }
+        let lowest = open.iter().map(|o| {
+            let parts = &items[o.item as usize].parts;
+            let sections = parts.iter().flat_map(|p| &self.load[p.first as usize..p.last as usize]);
+            sections.min().copied().unwrap_or(0)
         });
-        Some((heads, by_head))
+        let lowest = lowest.collect();
+        for o in open {
+            let item = &items[o.item as usize];
+            self.load[item.first() as usize..item.last() as usize].fill(0);
+        }
+        lowest
+    }
+
+    /// Raises lower bounds of offsets by what each section says about who can be its lowest;
+    /// `false` if there is no plan.
+    fn raise(&mut self, open: &[Open], heads: &mut [u64]) -> bool {
+        let items = &self.instance.items;
+        let from = open.iter().map(|o| items[o.item as usize].first()).min().unwrap_or(0) as usize;
+        let to = open.iter().map(|o| items[o.item as usize].last()).max().unwrap_or(0) as usize;
+        let parts = |o: &Open| items[o.item as usize].parts.iter().map(|p| p.first as usize..p.last as usize);
+        // The highest offset at which the lowest of a section may lie.
+        let latest = &mut self.latest;
+        latest[from..to].fill(self.capacity);
+        for o in open {
+            let size = items[o.item as usize].size;
+            for range in parts(o) {
+                for l in &mut latest[range] {
+                    *l = l.wrapping_sub(size);
+                }
+            }
+        }
+        for round in 0..ROUNDS {
+            // The lowest place where the lowest of a section can end.
+            let firsts = &mut self.firsts;
+            firsts[from..to].fill(u64::MAX);
+            for (o, &head) in open.iter().zip(&*heads) {
+                let top = head + items[o.item as usize].size;
+                for range in parts(o) {
+                    for (first, &latest) in firsts[range.clone()].iter_mut().zip(&latest[range]) {
+                        *first = if head <= latest { top.min(*first) } else { *first };
+                    }
+                }
+            }
+            let mut changed = false;
+            for (o, head) in open.iter().zip(heads.iter_mut()) {
+                let item = &items[o.item as usize];
+                let mut high = *head;
+                for range in parts(o) {
+                    for (&first, &latest) in firsts[range.clone()].iter().zip(&latest[range]) {
+                        high = if *head > latest { first.max(high) } else { high };
+                    }
+                }
+                if high > *head {
+                    if high > self.capacity - item.size || item.fixed.is_some() {
+                        return false;
+                    }
+                    *head = round_up(high, item.alignment);
+                    changed = true;
+                }
+            }
+            if !changed || round + 1 == ROUNDS {
+                break;
+            }
+        }
+        self.fits(open, heads)
     }
 
     /// Whether in each section, above every height, there is room for what cannot lie below it.
-    fn fits(&mut self, open: &[Open], heads: &[u64], by_head: &[u32]) -> bool {
+    fn fits(&mut self, open: &[Open], heads: &[u64]) -> bool {
         let items = &self.instance.items;
+        let mut by_head: Vec<u32> = (0..open.len() as u32).collect();
+        by_head.sort_unstable_by_key(|&at| heads[at as usize]);
         let mut fits = true;
         for &at in by_head.iter().rev() {
             let head = heads[at as usize];
@@ -297,6 +428,37 @@ impl Search<'_> {
         }
         fits
     }
+}
+
+/// For each item those that share a section with it, itself included.
+fn near(instance: &Instance) -> Vec<Vec<u32>> {
+    let items = &instance.items;
+    let mut by_first: Vec<u32> = (0..items.len() as u32).collect();
+    by_first.sort_by_key(|&i| items[i as usize].first());
+    let mut near: Vec<Vec<u32>> = (0..items.len() as u32).map(|i| vec![i]).collect();
+    let mut live: Vec<u32> = Vec::new();
+    for i in by_first {
+        let item = &items[i as usize];
+        live.retain(|&l| items[l as usize].last() > item.first());
+        for &other in &live {
+            if meet(item, &items[other as usize]) {
+                near[i as usize].push(other);
+                near[other as usize].push(i);
+            }
+        }
+        live.push(i);
+    }
+    near
+}
+
+/// Whether two items share a section.
+fn meet(a: &Item, b: &Item) -> bool {
+    let apart = a.last() <= b.first() || b.last() <= a.first();
+    if apart || (a.parts.len() == 1 && b.parts.len() == 1) {
+        return !apart;
+    }
+    let meets = |part: &Part| b.parts.iter().any(|o| part.first < o.last && o.first < part.last);
+    a.parts.iter().any(meets)
 }
 
 pub(crate) fn orders(

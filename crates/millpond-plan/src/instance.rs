@@ -11,7 +11,7 @@ use crate::error::ProblemError;
 use crate::problem::Problem;
 
 /// An item's bytes in some sections, counted from the item's offset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Part {
     /// First section.
     pub(crate) first: u32,

@@ -35,6 +35,32 @@ pub mod lab {
             }
         }
     }
+    pub fn restarts(p: &Problem, cap: Option<u64>, budget: u64, runs: u64, noise: f64) {
+        let ties = ties(p).unwrap();
+        let inst = Instance::new(p, &ties, &|_| true).unwrap();
+        let cap = cap.unwrap_or(inst.lower_bound());
+        let m = measures(&inst);
+        let mut seed = 88172645463325252u64;
+        let mut rnd = || { seed ^= seed << 13; seed ^= seed >> 7; seed ^= seed << 17; (seed >> 11) as f64 / (1u64 << 53) as f64 };
+        let t = Instant::now();
+        let mut total = 0;
+        let mut found = Vec::new();
+        let bases = ["TWA", "TAW", "WTA", "ATW", "TZW"];
+        for run in 0..runs {
+            let b = bases[run as usize % bases.len()];
+            let mut v: Vec<u32> = (0..inst.items.len() as u32).collect();
+            v.sort_by_cached_key(|&i| {
+                let q = &m[i as usize];
+                let k: Vec<u64> = b.chars().map(|c| { let x = match c { 'T' => q.contention as f64, 'W' => q.width as f64, 'A' => q.area as f64, _ => inst.items[i as usize].size as f64 }; (x * 1000.0 * (1.0 + noise * rnd())) as u64 }).collect();
+                (std::cmp::Reverse(k), i)
+            });
+            let f = AtomicBool::new(false);
+            let (r, n) = exact::search(&inst, &v, cap, exact::Stop { nodes: budget, deadline: None, flags: [&f, &f] });
+            total += n;
+            if matches!(r, exact::Outcome::Found(_)) { found.push((run, b, n)); }
+        }
+        println!("  budget {budget} noise {noise} found {} of {runs} nodes {total} {:?} {:?}", found.len(), t.elapsed(), &found[..found.len().min(4)]);
+    }
     pub fn exact(p: &Problem, cap: Option<u64>, secs: f64) {
         let ties = ties(p).unwrap();
         let inst = Instance::new(p, &ties, &|_| true).unwrap();
