@@ -8,7 +8,11 @@ fn main() {
     match a[1].as_str() {
         "greedy" => lab::greedy(&p),
         "exact" => lab::exact(&p, a.get(2).map(|x| x.parse().unwrap()).filter(|&c| c > 0), a.get(3).map_or(1.0, |x| x.parse().unwrap())),
-        "restarts" => lab::restarts(&p, Some(a[2].parse().unwrap()).filter(|&c| c > 0), a[3].parse().unwrap(), a[4].parse().unwrap(), a[5].parse().unwrap()),
+        "plan" => {
+            let t: f64 = a[2].parse().unwrap();
+            let r = plan_with(&p, &Options { time: Some(std::time::Duration::from_secs_f64(t)), ..Options::default() }, &mut |b| println!("    {} {:.5} {:?}", b.peak, 1.0 + b.gap(), b.elapsed)).unwrap();
+            println!("  FINAL {} lb {} {:.5} {} {:?}", r.peak, r.lower_bound, 1.0 + r.gap(), r.is_optimal(), r.elapsed);
+        }
         _ => {}
     }
 }

@@ -1,21 +1,24 @@
 //! Exact search: is there a plan below a given capacity?
 //!
-//! Only plans that are *pushed down* are looked at: every item lies on the floor or on another one,
-//! and items are placed in the order of their offsets, equal ones by their rank in an order given
-//! beforehand. Every plan can be pushed down, so that nothing is missed. What is
-//! unplaced and shares no section falls apart into independent searches.
+//! Only plans in which nothing can be moved to a lower place are looked at; every plan can be
+//! brought to that. In such a plan, let `i` be the open item whose top is lowest where it could be placed
+//! now, at `head`. Either it lies there, or another item that meets it (shares a section) lies
+//! below that top; and that one lies at its own head, because nothing open fits under it. So it
+//! is enough to branch on `i` and its *rivals*: the items that meet it and could be placed below
+//! its top. This holds for every `i` whose top is lowest among the items that meet those that it meets,
+//! so that the search can choose where to go on: where there is no choice, and else by its strategy.
 //!
-//! A branch ends when
-//! - in some section, the unplaced items that cannot lie below some height do not fit between that
-//!   height and the capacity;
-//! - an item that was passed over has nothing left that could lie under it;
-//! - a candidate would lie at or above the place where an unplaced item could end: that one
-//!   would fall down beside it.
+//! What has been tried in one branch is *asleep* in the next: it will not lie at that head, until
+//! something is placed under it. What is open and shares no section falls apart into independent
+//! searches. In each section, who can be the lowest there and still leave room for the rest
+//! raises the lower bounds of the others (`raise`), and above every height there must be room for what cannot
+//! lie below it (`fits`).
 //!
 //! # Invariants
 //! - `head` of an open item is where it rests on what is placed: the offset that it gets when it is
 //!   placed next.
-//! - All items are flat (every part begins with the item's first byte).
+//! - Every part of every item has all of the item's bytes.
+//! - The live bytes of each section are within the capacity.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +26,7 @@ use std::time::Instant;
 
 use crate::instance::{Instance, Item, Part, round_up};
 
+/// How often bounds are raised at one node: the first times bring most.
 const ROUNDS: usize = 4;
 const NOBODY: u32 = u32::MAX;
 
@@ -35,6 +39,30 @@ pub(crate) enum Outcome {
     None,
     /// The budget, the deadline or a cancel came first.
     Stopped,
+}
+
+/// Where to go on when several places are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Where something can lie lowest.
+    Lowest,
+    /// Where the item is that comes first in the order.
+    Foremost,
+}
+
+/// What to try first in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum First {
+    /// What can lie lowest.
+    Lowest,
+    /// What comes first in the order.
+    Foremost,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Strategy {
+    pub(crate) place: Place,
+    pub(crate) first: First,
 }
 
 /// When to stop a search.
@@ -67,12 +95,12 @@ struct Open {
 struct Search<'a> {
     instance: &'a Instance,
     capacity: u64,
+    strategy: Strategy,
     stop: Stop<'a>,
     nodes: u64,
     /// The item before it among those that are alike, or `NOBODY`.
     twin: Vec<u32>,
     placed: Vec<bool>,
-    mode: u32,
     /// The items that share a section with an item, itself included.
     near: Vec<Vec<u32>>,
     /// Where an item is in the list of those that are open.
@@ -80,7 +108,9 @@ struct Search<'a> {
     offsets: Vec<u64>,
     /// Scratch: bytes of items in each section; zeros between uses.
     load: Vec<u64>,
+    /// Scratch: the highest offset at which the lowest of a section may lie.
     latest: Vec<u64>,
+    /// Scratch: the lowest place where the lowest of a section can end.
     firsts: Vec<u64>,
     /// Scratch: how far items reach that begin in a section, then which part the section is of.
     reach: Vec<u32>,
@@ -90,9 +120,10 @@ struct Search<'a> {
 pub(crate) fn search(
     instance: &Instance,
     order: &[u32],
+    strategy: Strategy,
     capacity: u64,
     stop: Stop<'_>,
-) -> (Outcome, u64) {
+) -> Outcome {
     // Items that are alike are placed in their order.
     let mut twin = vec![NOBODY; order.len()];
     let mut seen = HashMap::new();
@@ -111,7 +142,7 @@ pub(crate) fn search(
         twin,
         placed: vec![false; instance.items.len()],
         near: near(instance),
-        mode: std::env::var("MODE").map_or(0, |m| m.parse().unwrap_or(0)),
+        strategy,
         at: vec![0; instance.items.len()],
         offsets: vec![0; instance.items.len()],
         load: vec![0; instance.sections],
@@ -128,11 +159,10 @@ pub(crate) fn search(
         })
         .collect();
     let verdict = search.parts(open);
-    let nodes = search.nodes;
     match verdict {
-        Verdict::Placed => (Outcome::Found(search.offsets), nodes),
-        Verdict::Impossible => (Outcome::None, nodes),
-        Verdict::Stopped => (Outcome::Stopped, nodes),
+        Verdict::Placed => Outcome::Found(search.offsets),
+        Verdict::Impossible => Outcome::None,
+        Verdict::Stopped => Outcome::Stopped,
     }
 }
 
@@ -276,19 +306,11 @@ impl Search<'_> {
             if count == 0 {
                 return None;
             }
-            let f = u64::from(count > 1);
-            let (l0, l1) = (lead.0, u64::from(lead.1));
-            let key = match self.mode % 10 {
-                0 => (f, l0, l1, top),
-                1 => (f, l0, l1, count),
-                2 => (0, l0, l1, count),
-                3 => (0, l0, l1, top),
-                4 => (f, l0, count, l1),
-                5 => (f, l1, l0, count),
-                6 => (count.min(3), l0, l1, top),
-                7 => (f, top, l0, l1),
-                8 => (0, top, l0, l1),
-                _ => (f, l0, l1, u64::MAX - top),
+            let choice = u64::from(count > 1);
+            let rank = u64::from(lead.1);
+            let key = match self.strategy.place {
+                Place::Lowest => (choice, lead.0, rank, top),
+                Place::Foremost => (choice, rank, lead.0, count),
             };
             if best.is_none_or(|best| (key, top, at) < best) {
                 best = Some((key, top, at));
@@ -296,8 +318,10 @@ impl Search<'_> {
         }
         let (_, top, at) = best?;
         let mut choices: Vec<u32> = self.rivals(open, &heads, &open[at], top).collect();
-        if self.mode >= 10 { choices.sort_unstable(); } else {
-        choices.sort_unstable_by_key(|&at| (open[at as usize].head, at)); }
+        match self.strategy.first {
+            First::Lowest => choices.sort_unstable_by_key(|&at| (open[at as usize].head, at)),
+            First::Foremost => choices.sort_unstable(),
+        }
         Some(choices)
     }
 
@@ -355,7 +379,6 @@ impl Search<'_> {
         let from = open.iter().map(|o| items[o.item as usize].first()).min().unwrap_or(0) as usize;
         let to = open.iter().map(|o| items[o.item as usize].last()).max().unwrap_or(0) as usize;
         let parts = |o: &Open| items[o.item as usize].parts.iter().map(|p| p.first as usize..p.last as usize);
-        // The highest offset at which the lowest of a section may lie.
         let latest = &mut self.latest;
         latest[from..to].fill(self.capacity);
         for o in open {
@@ -367,7 +390,6 @@ impl Search<'_> {
             }
         }
         for round in 0..ROUNDS {
-            // The lowest place where the lowest of a section can end.
             let firsts = &mut self.firsts;
             firsts[from..to].fill(u64::MAX);
             for (o, &head) in open.iter().zip(&*heads) {
@@ -431,7 +453,7 @@ impl Search<'_> {
 }
 
 /// For each item those that share a section with it, itself included.
-fn near(instance: &Instance) -> Vec<Vec<u32>> {
+pub(crate) fn near(instance: &Instance) -> Vec<Vec<u32>> {
     let items = &instance.items;
     let mut by_first: Vec<u32> = (0..items.len() as u32).collect();
     by_first.sort_by_key(|&i| items[i as usize].first());
@@ -459,30 +481,4 @@ fn meet(a: &Item, b: &Item) -> bool {
     }
     let meets = |part: &Part| b.parts.iter().any(|o| part.first < o.last && o.first < part.last);
     a.parts.iter().any(meets)
-}
-
-pub(crate) fn orders(
-    instance: &Instance,
-    measures: &[crate::greedy::Measures],
-) -> Vec<(String, Vec<u32>)> {
-    ["TWA", "WAT", "TAW", "ZWT", "WTZ", "AWT"]
-        .iter()
-        .map(|name| {
-            let mut v: Vec<u32> = (0..instance.items.len() as u32).collect();
-            v.sort_by_cached_key(|&i| {
-                let m = &measures[i as usize];
-                let k: Vec<u128> = name
-                    .chars()
-                    .map(|c| match c {
-                        'T' => m.contention.into(),
-                        'W' => m.width.into(),
-                        'A' => m.area,
-                        _ => instance.items[i as usize].size.into(),
-                    })
-                    .collect();
-                (std::cmp::Reverse(k), i)
-            });
-            ((*name).to_owned(), v)
-        })
-        .collect()
 }

@@ -140,7 +140,7 @@ pub(crate) fn pack(
             None if fit == Fit::Best && item.parts.len() == 1 && item.is_flat() => {
                 occupancy.best_fit(item)
             }
-            None => occupancy.first_fit(item),
+            None => occupancy.first_fit(item, 0),
         };
         if offset + item.size >= limit {
             return Err(index);

@@ -30,6 +30,8 @@ pub(crate) struct Item {
     pub(crate) size: u64,
     pub(crate) alignment: u64,
     pub(crate) fixed: Option<u64>,
+    /// Time in which it holds something.
+    pub(crate) duration: u64,
     /// Of the buffer from which the others' distances count.
     pub(crate) root: usize,
 }
@@ -237,6 +239,7 @@ impl Instance {
             sections += u32::from(kept && i + 1 < times.len());
         }
         let items = pieces.into_iter().map(|piece| {
+            let duration = piece.holdings.iter().map(|h| h.1.abs_diff(h.0)).fold(0, u64::saturating_add);
             let mut parts: Vec<Part> = Vec::with_capacity(piece.holdings.len());
             for (lower, upper, lo, hi) in piece.holdings {
                 let (first, last) = (section[index(lower)], section[index(upper)]);
@@ -249,6 +252,7 @@ impl Instance {
             Item {
                 size: parts.iter().map(|p| p.hi).max().unwrap_or(0),
                 parts,
+                duration,
                 alignment: piece.alignment,
                 fixed: piece.fixed,
                 root: piece.root,

@@ -1,15 +1,21 @@
 //! Static memory planning.
 #![forbid(unsafe_code)]
 #![allow(missing_docs, dead_code, unused_imports)]
+mod arenas;
+mod component;
+mod control;
 mod error;
 mod exact;
 mod greedy;
 mod instance;
 mod occupancy;
+mod planner;
 mod problem;
 mod validate;
 pub use error::*;
+pub use planner::*;
 pub use problem::*;
+pub use validate::*;
 pub mod lab {
     use super::*;
     use crate::greedy::*;
@@ -35,43 +41,30 @@ pub mod lab {
             }
         }
     }
-    pub fn restarts(p: &Problem, cap: Option<u64>, budget: u64, runs: u64, noise: f64) {
+    pub fn exact(p: &Problem, cap: Option<u64>, secs: f64) {
+        use crate::exact::*;
         let ties = ties(p).unwrap();
         let inst = Instance::new(p, &ties, &|_| true).unwrap();
         let cap = cap.unwrap_or(inst.lower_bound());
         let m = measures(&inst);
-        let mut seed = 88172645463325252u64;
-        let mut rnd = || { seed ^= seed << 13; seed ^= seed >> 7; seed ^= seed << 17; (seed >> 11) as f64 / (1u64 << 53) as f64 };
-        let t = Instant::now();
-        let mut total = 0;
-        let mut found = Vec::new();
-        let bases = ["TWA", "TAW", "WTA", "ATW", "TZW"];
-        for run in 0..runs {
-            let b = bases[run as usize % bases.len()];
-            let mut v: Vec<u32> = (0..inst.items.len() as u32).collect();
-            v.sort_by_cached_key(|&i| {
-                let q = &m[i as usize];
-                let k: Vec<u64> = b.chars().map(|c| { let x = match c { 'T' => q.contention as f64, 'W' => q.width as f64, 'A' => q.area as f64, _ => inst.items[i as usize].size as f64 }; (x * 1000.0 * (1.0 + noise * rnd())) as u64 }).collect();
-                (std::cmp::Reverse(k), i)
-            });
-            let f = AtomicBool::new(false);
-            let (r, n) = exact::search(&inst, &v, cap, exact::Stop { nodes: budget, deadline: None, flags: [&f, &f] });
-            total += n;
-            if matches!(r, exact::Outcome::Found(_)) { found.push((run, b, n)); }
-        }
-        println!("  budget {budget} noise {noise} found {} of {runs} nodes {total} {:?} {:?}", found.len(), t.elapsed(), &found[..found.len().min(4)]);
-    }
-    pub fn exact(p: &Problem, cap: Option<u64>, secs: f64) {
-        let ties = ties(p).unwrap();
-        let inst = Instance::new(p, &ties, &|_| true).unwrap();
-        let lb = inst.lower_bound();
-        let cap = cap.unwrap_or(lb);
-        let m = measures(&inst);
-        for (name, ord) in exact::orders(&inst, &m) {
-            let t = Instant::now();
-            let f = AtomicBool::new(false);
-            let (r, n) = exact::search(&inst, &ord, cap, exact::Stop { nodes: u64::MAX, deadline: Some(Instant::now() + Duration::from_secs_f64(secs)), flags: [&f, &f] });
-            println!("  {name} {} nodes {n} {:?}", match r { exact::Outcome::Found(_) => "FOUND", exact::Outcome::None => "none", _ => "stopped" }, t.elapsed());
+        let near: Vec<usize> = inst.items.iter().map(|a| inst.items.iter().filter(|b| a.first() < b.last() && b.first() < a.last()).count()).collect();
+        let names = std::env::var("NAMES").unwrap_or("TWA,WAT,TAW,AWT".into());
+        for name in names.split(',') {
+            for dur in [true, false] {
+                let mut v: Vec<u32> = (0..inst.items.len() as u32).collect();
+                v.sort_by_cached_key(|&i| {
+                    let q = &m[i as usize];
+                    let it = &inst.items[i as usize];
+                    let k: Vec<u128> = name.chars().map(|c| match c { 'T' => q.contention.into(), 'W' => if dur { it.duration.into() } else { q.width.into() }, 'A' => if dur { it.duration as u128 * it.size as u128 } else { q.area }, 'O' => near[i as usize] as u128, 'L' => (u32::MAX - it.first()).into(), 'U' => it.last().into(), 'S' => (u64::MAX - it.size).into(), _ => it.size.into() }).collect();
+                    (std::cmp::Reverse(k), i)
+                });
+                for place in [Place::Lowest, Place::Foremost] { for first in [First::Lowest, First::Foremost] {
+                    let t = Instant::now();
+                    let f = AtomicBool::new(false);
+                    let r = search(&inst, &v, Strategy { place, first }, cap, Stop { nodes: u64::MAX, deadline: Some(Instant::now() + Duration::from_secs_f64(secs)), flags: [&f, &f] });
+                    if r != Outcome::Stopped { println!("  {name} {} {place:?} {first:?} {} {:?}", if dur {"time"} else {"sections"}, match r { Outcome::Found(_) => "FOUND", Outcome::None => "none", _ => "stopped" }, t.elapsed()); }
+                } }
+            }
         }
     }
 }

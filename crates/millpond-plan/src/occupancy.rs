@@ -80,10 +80,11 @@ impl Occupancy {
         }
     }
 
-    /// The lowest offset of `item` at which nothing is in its way.
-    pub(crate) fn first_fit(&self, item: &Item) -> u64 {
+    /// The lowest offset of `item` from `from` on, a multiple of its alignment, at which nothing is in
+    /// its way.
+    pub(crate) fn first_fit(&self, item: &Item, from: u64) -> u64 {
         let mut cursors = self.cursors(item);
-        let mut offset = 0;
+        let mut offset = from;
         loop {
             let before = offset;
             for cursor in &mut cursors {
