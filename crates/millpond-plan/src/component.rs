@@ -26,13 +26,16 @@ const MOST_ITEMS: usize = 2500;
 const STACK: usize = 64 << 20;
 
 /// Orders of the exact search: what is compared, first to last.
-const KEYS: [[Key; 3]; 6] = [
+const KEYS: [[Key; 3]; 9] = [
+    [Key::Contention, Key::Sections, Key::SectionArea],
+    [Key::Contention, Key::SectionArea, Key::Sections],
+    [Key::Sections, Key::SectionArea, Key::Contention],
     [Key::Contention, Key::Width, Key::Area],
-    [Key::Width, Key::Area, Key::Contention],
+    [Key::Contention, Key::Neighbours, Key::Sections],
     [Key::Contention, Key::Area, Key::Width],
-    [Key::Contention, Key::Neighbours, Key::Width],
+    [Key::Width, Key::Area, Key::Contention],
+    [Key::SectionArea, Key::Sections, Key::Contention],
     [Key::Area, Key::Width, Key::Contention],
-    [Key::Contention, Key::Sections, Key::Area],
 ];
 
 const STRATEGIES: [Strategy; 4] = [
@@ -64,6 +67,8 @@ enum Key {
     Sections,
     /// Bytes times time.
     Area,
+    /// Bytes times sections.
+    SectionArea,
     /// Items that it shares a section with.
     Neighbours,
 }
@@ -166,7 +171,7 @@ impl Component {
 
     fn search(&mut self, target: u64, control: &Control<'_>) {
         let round = self.rounds.min(40) - 1;
-        let nodes = (2 * self.instance.items.len() as u64 + 200) << round;
+        let nodes = (2 * self.instance.items.len() as u64 + 100) << round;
         let finest = (self.bound >> (6 + round.min(20))).max(self.grain);
         let (mut low, mut capacity) = (target, target);
         while self.best.peak > target && !control.over() {
@@ -313,6 +318,7 @@ impl Work {
                     Key::Width => u128::from(item.duration),
                     Key::Sections => u128::from(m.width),
                     Key::Area => u128::from(item.duration) * u128::from(item.size),
+                    Key::SectionArea => m.area,
                     Key::Neighbours => near[i as usize].len() as u128,
                 });
                 (std::cmp::Reverse(key), i)
