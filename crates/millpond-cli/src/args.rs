@@ -4,9 +4,11 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::generate::GenerateArgs;
+use crate::commands::plan::PlanArgs;
 use crate::commands::replay::ReplayArgs;
 
-/// A GPU memory pool in stream order: look at this machine, replay recordings of real jobs.
+/// A GPU memory pool in stream order: look at this machine, replay recordings of real jobs,
+/// plan memory.
 #[derive(Debug, Parser)]
 #[command(name = "millpond", version, about, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -19,5 +21,6 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Doctor(DoctorArgs),
     Generate(GenerateArgs),
+    Plan(PlanArgs),
     Replay(ReplayArgs),
 }

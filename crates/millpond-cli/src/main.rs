@@ -2,12 +2,14 @@
 //!
 //! - [`args`]: what can be said; [`commands`]: one file for each subcommand.
 //! - [`doctor`]: what this machine has; [`replay`]: a recording against the pool on a device.
+//! - [`plan`]: what a file describes, planned.
 //! - [`device`], [`size`]: devices, and sizes in bytes, as people write them.
 
 mod args;
 mod commands;
 mod device;
 mod doctor;
+mod plan;
 mod replay;
 mod size;
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
+        Command::Plan(args) => commands::plan::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
     }
 }

@@ -11,9 +11,7 @@ pub enum OnnxError {
         reason: String,
     },
     /// A dimension of an input has no number.
-    #[error(
-        "dimension {axis} of input `{input}` has no number; give one with --dim {hint}=N"
-    )]
+    #[error("dimension {axis} of input `{input}` has no number; give one with --dim {hint}=N")]
     FreeDimension {
         /// The input's name.
         input: String,

@@ -17,7 +17,8 @@ pub(crate) fn numbers(call: &Call<'_>, result: &Value) -> Option<Vec<i64>> {
             let start = call.int("start").unwrap_or(0);
             let start = (if start < 0 { start + rank } else { start }).clamp(0, rank);
             let dims = shape.iter().skip(start as usize).take(count as usize);
-            dims.map(|&d| i64::try_from(d).ok()).collect::<Option<_>>()?
+            dims.map(|&d| i64::try_from(d).ok())
+                .collect::<Option<_>>()?
         }
         "Size" => vec![i64::try_from(elements(call.input(0)?.shape.as_deref()?)?).ok()?],
         "Cast" | "Identity" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" => of(0)?.to_vec(),
@@ -27,7 +28,9 @@ pub(crate) fn numbers(call: &Call<'_>, result: &Value) -> Option<Vec<i64>> {
         }
         "Gather" => {
             let data = of(0)?;
-            let taken = of(1)?.iter().map(|&i| data.get(axis(i, data.len())?).copied());
+            let taken = of(1)?
+                .iter()
+                .map(|&i| data.get(axis(i, data.len())?).copied());
             taken.collect::<Option<_>>()?
         }
         "Slice" => {
@@ -42,10 +45,19 @@ pub(crate) fn numbers(call: &Call<'_>, result: &Value) -> Option<Vec<i64>> {
                 _ => (one(1, 0)?, one(4, 1)?),
             };
             let length = data.len() as i64;
-            let start = if start < 0 { start.saturating_add(length) } else { start };
+            let start = if start < 0 {
+                start.saturating_add(length)
+            } else {
+                start
+            };
             let step = usize::try_from(step).ok().filter(|&s| s > 0)?;
             let from = start.clamp(0, length) as usize;
-            data[from..].iter().step_by(step).take(count as usize).copied().collect()
+            data[from..]
+                .iter()
+                .step_by(step)
+                .take(count as usize)
+                .copied()
+                .collect()
         }
         "ConstantOfShape" => {
             let value = call.node.attribute.iter().find_map(|a| a.t.as_ref());

@@ -42,8 +42,15 @@ impl Graph {
             let value = input_value(info, dims)?;
             values.insert(info.name.clone().unwrap_or_default(), value);
         }
-        let inputs = inputs.iter().map(|i| i.name.clone().unwrap_or_default()).collect();
-        let outputs = graph.output.iter().map(|o| o.name.clone().unwrap_or_default()).collect();
+        let inputs = inputs
+            .iter()
+            .map(|i| i.name.clone().unwrap_or_default())
+            .collect();
+        let outputs = graph
+            .output
+            .iter()
+            .map(|o| o.name.clone().unwrap_or_default())
+            .collect();
         let said: HashMap<&str, Value> = graph
             .value_info
             .iter()
@@ -71,7 +78,9 @@ impl Graph {
 }
 
 fn refuse_control_flow(nodes: &[NodeProto]) -> Result<(), OnnxError> {
-    let holding = nodes.iter().filter(|n| n.attribute.iter().any(|a| a.g.is_some()));
+    let holding = nodes
+        .iter()
+        .filter(|n| n.attribute.iter().any(|a| a.g.is_some()));
     let names: Vec<String> = holding
         .map(|n| {
             let operator = quoted(n.op_type.as_deref().unwrap_or(""));
@@ -98,7 +107,12 @@ fn check_names(
     let mut known = BTreeSet::new();
     for info in inputs {
         let name = info.name.as_deref().unwrap_or_default();
-        for (axis, (number, symbol)) in stated(info).dims.unwrap_or_default().into_iter().enumerate() {
+        for (axis, (number, symbol)) in stated(info)
+            .dims
+            .unwrap_or_default()
+            .into_iter()
+            .enumerate()
+        {
             if number.is_none() {
                 known.insert(symbol.unwrap_or_else(|| format!("{name}:{axis}")));
             }
@@ -114,7 +128,11 @@ fn check_names(
             let known: Vec<String> = known.iter().map(|n| format!("`{}`", quoted(n))).collect();
             Err(OnnxError::UnknownDimension {
                 name: quoted(name),
-                known: if known.is_empty() { "none to be named".to_owned() } else { known.join(", ") },
+                known: if known.is_empty() {
+                    "none to be named".to_owned()
+                } else {
+                    known.join(", ")
+                },
             })
         }
     }
@@ -124,7 +142,13 @@ fn input_value(info: &ValueInfoProto, dims: &BTreeMap<String, u64>) -> Result<Va
     let stated = stated(info);
     let name = info.name.as_deref().unwrap_or_default();
     let mut shape = Vec::new();
-    for (axis, (number, symbol)) in stated.dims.clone().unwrap_or_default().into_iter().enumerate() {
+    for (axis, (number, symbol)) in stated
+        .dims
+        .clone()
+        .unwrap_or_default()
+        .into_iter()
+        .enumerate()
+    {
         let hint = symbol.unwrap_or_else(|| format!("{name}:{axis}"));
         let number = number.or(dims.get(&hint).copied());
         shape.push(number.ok_or_else(|| OnnxError::FreeDimension {
@@ -148,7 +172,9 @@ fn said_value(info: &ValueInfoProto, dims: &BTreeMap<String, u64>) -> Value {
     };
     Value {
         data_type: stated.data_type,
-        shape: stated.dims.and_then(|dims| dims.into_iter().map(number).collect()),
+        shape: stated
+            .dims
+            .and_then(|dims| dims.into_iter().map(number).collect()),
         ..Value::default()
     }
 }
@@ -159,9 +185,10 @@ fn node_values(
     said: &HashMap<&str, Value>,
     opset: i64,
 ) -> Result<Vec<Value>, OnnxError> {
-    if let (Some("Constant"), Some(tensor)) =
-        (node.op_type.as_deref(), node.attribute.iter().find_map(|a| a.t.as_ref()))
-    {
+    if let (Some("Constant"), Some(tensor)) = (
+        node.op_type.as_deref(),
+        node.attribute.iter().find_map(|a| a.t.as_ref()),
+    ) {
         return Ok(vec![Value::of_tensor(tensor)]);
     }
     let mut inputs = Vec::with_capacity(node.input.len());
@@ -174,7 +201,10 @@ fn node_values(
         }
         inputs.push(value);
     }
-    let random = node.op_type.as_deref().is_some_and(|o| o.starts_with("Random"));
+    let random = node
+        .op_type
+        .as_deref()
+        .is_some_and(|o| o.starts_with("Random"));
     let constant = !random && inputs.iter().flatten().all(|v| v.constant);
     let call = Call {
         node,

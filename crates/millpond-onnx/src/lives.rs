@@ -38,20 +38,60 @@ pub struct Model {
 }
 
 /// Operators whose result is its first input with another shape or none of its own.
-const VIEWS: [&str; 6] = ["Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"];
+const VIEWS: [&str; 6] = [
+    "Reshape",
+    "Flatten",
+    "Squeeze",
+    "Unsqueeze",
+    "Identity",
+    "Dropout",
+];
 
 /// Operators that can write each element over the one that it is computed from.
 const IN_PLACE: [&str; 37] = [
-    "Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Celu", "ThresholdedRelu", "Sigmoid",
-    "HardSigmoid", "HardSwish", "Mish", "Gelu", "Swish", "Tanh", "Softplus", "Softsign", "Clip",
-    "Exp", "Log", "Sqrt", "Abs", "Neg", "Floor", "Ceil", "Round", "Sign", "Reciprocal", "Erf",
-    "Sin", "Cos", "Not", "BatchNormalization", "Add", "Sub", "Mul", "Div", "Sum",
+    "Relu",
+    "LeakyRelu",
+    "PRelu",
+    "Elu",
+    "Selu",
+    "Celu",
+    "ThresholdedRelu",
+    "Sigmoid",
+    "HardSigmoid",
+    "HardSwish",
+    "Mish",
+    "Gelu",
+    "Swish",
+    "Tanh",
+    "Softplus",
+    "Softsign",
+    "Clip",
+    "Exp",
+    "Log",
+    "Sqrt",
+    "Abs",
+    "Neg",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sign",
+    "Reciprocal",
+    "Erf",
+    "Sin",
+    "Cos",
+    "Not",
+    "BatchNormalization",
+    "Add",
+    "Sub",
+    "Mul",
+    "Div",
+    "Sum",
 ];
 
 /// While tensors are collected: the live ones by name.
 struct Lives<'g> {
     graph: &'g Graph,
-    /// The last node that reads a tensor, by name; one more than the number of nodes for a graph output.
+    /// The last node that reads a tensor, by name; the number of nodes for a graph output.
     last: HashMap<&'g str, usize>,
     index: HashMap<&'g str, usize>,
     tensors: Vec<Tensor>,
@@ -102,7 +142,10 @@ pub(crate) fn model(graph: &Graph, in_place: bool) -> Result<Model, OnnxError> {
         nodes: graph.nodes.len(),
         weight_bytes,
         input_bytes: sum(&mut graph.inputs.iter()),
-        output_bytes: sum(&mut graph.outputs.iter().filter(|o| lives.index.contains_key(o.as_str()))),
+        output_bytes: sum(&mut graph
+            .outputs
+            .iter()
+            .filter(|o| lives.index.contains_key(o.as_str()))),
         tensors: lives.tensors,
     })
 }
@@ -128,7 +171,9 @@ impl<'g> Lives<'g> {
                 // A view of an input of the graph or of a weight has no memory of the plan's.
                 None => return,
             },
-            _ if in_place && output == 0 && IN_PLACE.contains(&operator) => self.free_input(at, bytes),
+            _ if in_place && output == 0 && IN_PLACE.contains(&operator) => {
+                self.free_input(at, bytes)
+            }
             _ => None,
         };
         let index = self.tensors.len();
@@ -160,7 +205,9 @@ fn check_sizes(graph: &Graph) -> Result<(), OnnxError> {
     let mut unsized_names = Vec::new();
     let unknown = |name: &str| graph.values.get(name).is_none_or(|v| v.bytes().is_none());
     let too_large = |name: &str| {
-        graph.values.get(name).is_some_and(|v| v.shape.is_some() && v.data_type.and_then(crate::value::bits).is_some())
+        graph.values.get(name).is_some_and(|v| {
+            v.shape.is_some() && v.data_type.and_then(crate::value::bits).is_some()
+        })
     };
     let mut check = |name: &str, what: &str| {
         if !name.is_empty() && unknown(name) {

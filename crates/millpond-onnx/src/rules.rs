@@ -20,18 +20,27 @@ impl Call<'_> {
 
     pub(crate) fn int(&self, name: &str) -> Option<i64> {
         let attributes = &self.node.attribute;
-        attributes.iter().find(|a| a.name.as_deref() == Some(name))?.i
+        attributes
+            .iter()
+            .find(|a| a.name.as_deref() == Some(name))?
+            .i
     }
 
     pub(crate) fn ints(&self, name: &str) -> Option<&[i64]> {
         let attributes = &self.node.attribute;
-        let found = attributes.iter().find(|a| a.name.as_deref() == Some(name))?;
+        let found = attributes
+            .iter()
+            .find(|a| a.name.as_deref() == Some(name))?;
         Some(&found.ints)
     }
 
     fn text(&self, name: &str) -> Option<&[u8]> {
         let attributes = &self.node.attribute;
-        attributes.iter().find(|a| a.name.as_deref() == Some(name))?.s.as_deref()
+        attributes
+            .iter()
+            .find(|a| a.name.as_deref() == Some(name))?
+            .s
+            .as_deref()
     }
 
     pub(crate) fn input(&self, at: usize) -> Option<&Value> {
@@ -56,7 +65,11 @@ impl Call<'_> {
 }
 
 pub(crate) fn axis(axis: i64, rank: usize) -> Option<usize> {
-    let axis = if axis < 0 { axis.checked_add(rank as i64)? } else { axis };
+    let axis = if axis < 0 {
+        axis.checked_add(rank as i64)?
+    } else {
+        axis
+    };
     usize::try_from(axis).ok().filter(|&a| a < rank)
 }
 
@@ -112,13 +125,16 @@ fn several(call: &Call<'_>) -> Option<Vec<(Option<i32>, Shape)>> {
             let at = axis(call.int("axis").unwrap_or(0), rank(shape))?;
             let count = call.node.output.len() as u64;
             let parts: Vec<u64> = match call.numbers(1, "split") {
-                Some(parts) => {
-                    parts.iter().map(|&p| u64::try_from(p).ok()).collect::<Option<_>>()?
-                }
+                Some(parts) => parts
+                    .iter()
+                    .map(|&p| u64::try_from(p).ok())
+                    .collect::<Option<_>>()?,
                 None if call.has_input(1) || count == 0 => return None,
                 None => {
                     let each = shape[at].div_ceil(count);
-                    (0..count).map(|k| each.min(shape[at].saturating_sub(k * each))).collect()
+                    (0..count)
+                        .map(|k| each.min(shape[at].saturating_sub(k * each)))
+                        .collect()
                 }
             };
             let part = |&p: &u64| {
@@ -153,7 +169,11 @@ fn several(call: &Call<'_>) -> Option<Vec<(Option<i32>, Shape)>> {
             let at = axis(call.int("axis").unwrap_or(-1), shape.len())?;
             let mut small = shape.clone();
             small[at..].fill(1);
-            Some(vec![(kind, shape), (Some(FLOAT), small.clone()), (Some(FLOAT), small)])
+            Some(vec![
+                (kind, shape),
+                (Some(FLOAT), small.clone()),
+                (Some(FLOAT), small),
+            ])
         }
         "LSTM" | "GRU" | "RNN" => {
             let (x, weights) = (call.shape(0)?, call.shape(1)?);
@@ -174,19 +194,77 @@ fn several(call: &Call<'_>) -> Option<Vec<(Option<i32>, Shape)>> {
 
 fn one(call: &Call<'_>) -> Option<Shape> {
     match call.operator() {
-        "Relu" | "LeakyRelu" | "PRelu" | "Elu" | "Selu" | "Celu" | "ThresholdedRelu" | "Sigmoid"
-        | "HardSigmoid" | "HardSwish" | "Mish" | "Gelu" | "Swish" | "Tanh" | "Softplus" | "Softsign" | "Softmax"
-        | "LogSoftmax" | "Hardmax" | "Clip" | "Exp" | "Log" | "Sqrt" | "Abs" | "Neg" | "Floor"
-        | "Ceil" | "Round" | "Sign" | "Reciprocal" | "Erf" | "Sin" | "Cos" | "Tan" | "Asin"
-        | "Acos" | "Atan" | "Sinh" | "Cosh" | "Asinh" | "Acosh" | "Atanh" | "Not" | "IsNaN"
-        | "IsInf" | "Cast" | "CastLike" | "Identity" | "LRN" | "InstanceNormalization" | "Shrink"
-        | "GroupNormalization" | "RMSNormalization" | "MeanVarianceNormalization" | "LpNormalization"
-        | "CumSum" | "QuantizeLinear" | "DequantizeLinear" | "ScatterND" | "ScatterElements"
-        | "Scatter" | "Trilu" | "ReverseSequence" | "EyeLike" | "BitwiseNot" | "RandomNormalLike"
-        | "RandomUniformLike" | "Bernoulli" => Some(call.shape(0)?.to_vec()),
-        "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Mod" | "Sum" | "Mean" | "Max" | "Min" | "Equal"
-        | "Less" | "Greater" | "LessOrEqual" | "GreaterOrEqual" | "And" | "Or" | "Xor" | "Where"
-        | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "BitShift" => {
+        "Relu"
+        | "LeakyRelu"
+        | "PRelu"
+        | "Elu"
+        | "Selu"
+        | "Celu"
+        | "ThresholdedRelu"
+        | "Sigmoid"
+        | "HardSigmoid"
+        | "HardSwish"
+        | "Mish"
+        | "Gelu"
+        | "Swish"
+        | "Tanh"
+        | "Softplus"
+        | "Softsign"
+        | "Softmax"
+        | "LogSoftmax"
+        | "Hardmax"
+        | "Clip"
+        | "Exp"
+        | "Log"
+        | "Sqrt"
+        | "Abs"
+        | "Neg"
+        | "Floor"
+        | "Ceil"
+        | "Round"
+        | "Sign"
+        | "Reciprocal"
+        | "Erf"
+        | "Sin"
+        | "Cos"
+        | "Tan"
+        | "Asin"
+        | "Acos"
+        | "Atan"
+        | "Sinh"
+        | "Cosh"
+        | "Asinh"
+        | "Acosh"
+        | "Atanh"
+        | "Not"
+        | "IsNaN"
+        | "IsInf"
+        | "Cast"
+        | "CastLike"
+        | "Identity"
+        | "LRN"
+        | "InstanceNormalization"
+        | "Shrink"
+        | "GroupNormalization"
+        | "RMSNormalization"
+        | "MeanVarianceNormalization"
+        | "LpNormalization"
+        | "CumSum"
+        | "QuantizeLinear"
+        | "DequantizeLinear"
+        | "ScatterND"
+        | "ScatterElements"
+        | "Scatter"
+        | "Trilu"
+        | "ReverseSequence"
+        | "EyeLike"
+        | "BitwiseNot"
+        | "RandomNormalLike"
+        | "RandomUniformLike"
+        | "Bernoulli" => Some(call.shape(0)?.to_vec()),
+        "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Mod" | "Sum" | "Mean" | "Max" | "Min"
+        | "Equal" | "Less" | "Greater" | "LessOrEqual" | "GreaterOrEqual" | "And" | "Or"
+        | "Xor" | "Where" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "BitShift" => {
             let mut shape = Shape::new();
             for at in 0..call.inputs.len() {
                 shape = broadcast(&shape, call.shape(at)?)?;
@@ -213,8 +291,16 @@ fn one(call: &Call<'_>) -> Option<Shape> {
             let (&[a0, a1], &[b0, b1]) = (a, b) else {
                 return None;
             };
-            let m = if call.int("transA").unwrap_or(0) != 0 { a1 } else { a0 };
-            let n = if call.int("transB").unwrap_or(0) != 0 { b0 } else { b1 };
+            let m = if call.int("transA").unwrap_or(0) != 0 {
+                a1
+            } else {
+                a0
+            };
+            let n = if call.int("transB").unwrap_or(0) != 0 {
+                b0
+            } else {
+                b1
+            };
             Some(vec![m, n])
         }
         "MatMul" | "MatMulInteger" => matmul(call.shape(0)?, call.shape(1)?),
@@ -223,15 +309,20 @@ fn one(call: &Call<'_>) -> Option<Shape> {
         "Flatten" => {
             let shape = call.shape(0)?;
             let at = call.int("axis").unwrap_or(1);
-            let at = if at == shape.len() as i64 { shape.len() } else { axis(at, shape.len())? };
+            let at = if at == shape.len() as i64 {
+                shape.len()
+            } else {
+                axis(at, shape.len())?
+            };
             Some(vec![elements(&shape[..at])?, elements(&shape[at..])?])
         }
         "Transpose" => {
             let shape = call.shape(0)?;
             match call.ints("perm") {
-                Some(order) if !order.is_empty() => {
-                    order.iter().map(|&p| shape.get(axis(p, shape.len())?).copied()).collect()
-                }
+                Some(order) if !order.is_empty() => order
+                    .iter()
+                    .map(|&p| shape.get(axis(p, shape.len())?).copied())
+                    .collect(),
                 _ => Some(shape.iter().rev().copied().collect()),
             }
         }
@@ -255,17 +346,24 @@ fn one(call: &Call<'_>) -> Option<Shape> {
                 new[axis(a, rank)?] = true;
             }
             let mut old = shape.iter().copied();
-            new.into_iter().map(|new| if new { Some(1) } else { old.next() }).collect()
+            new.into_iter()
+                .map(|new| if new { Some(1) } else { old.next() })
+                .collect()
         }
         "Shape" => {
             let rank = call.shape(0)?.len() as i64;
             let clamp = |at: i64| (if at < 0 { at + rank } else { at }).clamp(0, rank);
             let end = clamp(call.int("end").unwrap_or(rank));
-            Some(vec![(end - clamp(call.int("start").unwrap_or(0))).max(0) as u64])
+            Some(vec![
+                (end - clamp(call.int("start").unwrap_or(0))).max(0) as u64
+            ])
         }
         "Size" => Some(Vec::new()),
         "ConstantOfShape" => positive(call.input(0)?.numbers.as_deref()?),
-        "Expand" => broadcast(call.shape(0)?, &positive(call.input(1)?.numbers.as_deref()?)?),
+        "Expand" => broadcast(
+            call.shape(0)?,
+            &positive(call.input(1)?.numbers.as_deref()?)?,
+        ),
         "Tile" => {
             let times = positive(call.input(1)?.numbers.as_deref()?)?;
             let both = call.shape(0)?.iter().zip(times);
@@ -309,7 +407,9 @@ fn one(call: &Call<'_>) -> Option<Shape> {
             let &[n, c, h, w] = call.shape(0)? else {
                 return None;
             };
-            let b = u64::try_from(call.int("blocksize")?).ok().filter(|&b| b > 0)?;
+            let b = u64::try_from(call.int("blocksize")?)
+                .ok()
+                .filter(|&b| b > 0)?;
             let squared = b.checked_mul(b)?;
             Some(match call.operator() {
                 "DepthToSpace" => vec![n, c / squared, h.checked_mul(b)?, w.checked_mul(b)?],
@@ -340,11 +440,19 @@ fn one(call: &Call<'_>) -> Option<Shape> {
             if nothing {
                 return Some(call.shape(0)?.to_vec());
             }
-            reduce(call.shape(0)?, &axes, call.int("keepdims").unwrap_or(1) != 0)
+            reduce(
+                call.shape(0)?,
+                &axes,
+                call.int("keepdims").unwrap_or(1) != 0,
+            )
         }
         "ArgMax" | "ArgMin" => {
             let axes = [call.int("axis").unwrap_or(0)];
-            reduce(call.shape(0)?, &axes, call.int("keepdims").unwrap_or(1) != 0)
+            reduce(
+                call.shape(0)?,
+                &axes,
+                call.int("keepdims").unwrap_or(1) != 0,
+            )
         }
         _ => None,
     }
@@ -388,7 +496,10 @@ fn reduce(shape: &[u64], axes: &[i64], keep: bool) -> Option<Shape> {
         gone[axis(a, shape.len())?] = true;
     }
     let dims = shape.iter().zip(gone);
-    Some(dims.filter_map(|(&d, gone)| if gone { keep.then_some(1) } else { Some(d) }).collect())
+    Some(
+        dims.filter_map(|(&d, gone)| if gone { keep.then_some(1) } else { Some(d) })
+            .collect(),
+    )
 }
 
 fn squeeze(call: &Call<'_>) -> Option<Shape> {
@@ -440,7 +551,10 @@ fn slice(call: &Call<'_>) -> Option<Shape> {
                 true => call.input(at).and_then(|v| v.numbers.clone()).map(Some),
                 false => Some(None),
             };
-            let (starts, ends) = (call.input(1)?.numbers.clone()?, call.input(2)?.numbers.clone()?);
+            let (starts, ends) = (
+                call.input(1)?.numbers.clone()?,
+                call.input(2)?.numbers.clone()?,
+            );
             (starts, ends, optional(3)?, optional(4)?)
         }
     };
@@ -455,13 +569,22 @@ fn slice(call: &Call<'_>) -> Option<Shape> {
 }
 
 fn sliced(length: i64, start: i64, end: i64, step: i64) -> Option<u64> {
-    let from_end = |at: i64| if at < 0 { at.saturating_add(length) } else { at };
+    let from_end = |at: i64| {
+        if at < 0 {
+            at.saturating_add(length)
+        } else {
+            at
+        }
+    };
     let (start, end) = (from_end(start), from_end(end));
     let count = if step > 0 {
         let (start, end) = (start.clamp(0, length), end.clamp(0, length));
         (end - start).max(0).checked_add(step - 1)? / step
     } else {
-        let (start, end) = (start.clamp(0, (length - 1).max(0)), end.clamp(-1, length - 1));
+        let (start, end) = (
+            start.clamp(0, (length - 1).max(0)),
+            end.clamp(-1, length - 1),
+        );
         let step = step.checked_neg().filter(|&s| s > 0)?;
         (start - end).max(0).checked_add(step - 1)? / step
     };
@@ -488,7 +611,11 @@ fn window(call: &Call<'_>, channels: u64, weights: Option<&[u64]>) -> Option<Sha
     for (at, &d) in spatial.iter().enumerate() {
         let stride = u64::try_from(*strides.get(at)?).ok().filter(|&s| s > 0)?;
         let dilation = u64::try_from(*dilations.get(at)?).ok()?;
-        let reach = kernel.get(at)?.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
+        let reach = kernel
+            .get(at)?
+            .checked_sub(1)?
+            .checked_mul(dilation)?
+            .checked_add(1)?;
         if matches!(mode, b"SAME_UPPER" | b"SAME_LOWER") {
             shape.push(d.div_ceil(stride));
             continue;
@@ -525,7 +652,9 @@ fn transposed(call: &Call<'_>) -> Option<Shape> {
     };
     for (at, &d) in spatial.iter().enumerate() {
         let kernel = i64::try_from(*weights.get(at + 2)?).ok()?;
-        let reach = kernel.checked_sub(1)?.checked_mul(number("dilations", at, 1)?)?;
+        let reach = kernel
+            .checked_sub(1)?
+            .checked_mul(number("dilations", at, 1)?)?;
         let before = i64::try_from(d).ok()?.checked_sub(1)?;
         let size = before
             .checked_mul(number("strides", at, 1)?)?

@@ -48,7 +48,9 @@ impl Value {
         let count = shape.as_deref().and_then(elements);
         Value {
             data_type: tensor.data_type,
-            numbers: count.filter(|&c| c <= MOST_NUMBERS as u64).and_then(|c| numbers(tensor, c as usize)),
+            numbers: count
+                .filter(|&c| c <= MOST_NUMBERS as u64)
+                .and_then(|c| numbers(tensor, c as usize)),
             shape,
             constant: true,
         }
@@ -56,18 +58,24 @@ impl Value {
 }
 
 pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
-    shape.iter().try_fold(1_u64, |product, &d| product.checked_mul(d))
+    shape
+        .iter()
+        .try_fold(1_u64, |product, &d| product.checked_mul(d))
 }
 
 fn numbers(tensor: &TensorProto, count: usize) -> Option<Vec<i64>> {
     let numbers: Vec<i64> = match (tensor.data_type?, &tensor.raw_data) {
         (INT64, Some(raw)) => {
             let chunks = raw.chunks_exact(8);
-            chunks.map(|c| i64::from_le_bytes(c.try_into().unwrap_or_default())).collect()
+            chunks
+                .map(|c| i64::from_le_bytes(c.try_into().unwrap_or_default()))
+                .collect()
         }
         (INT32, Some(raw)) => {
             let chunks = raw.chunks_exact(4);
-            chunks.map(|c| i32::from_le_bytes(c.try_into().unwrap_or_default()).into()).collect()
+            chunks
+                .map(|c| i32::from_le_bytes(c.try_into().unwrap_or_default()).into())
+                .collect()
         }
         (INT64, None) => tensor.int64_data.clone(),
         (INT32, None) => tensor.int32_data.iter().map(|&n| n.into()).collect(),

@@ -37,7 +37,10 @@ fn blocks(arenas: &[Arena], total: u64) -> Vec<Block> {
             continue;
         };
         // More than can be filled are of no use.
-        let count = capacity.div_ceil(length).min(MOST_BLOCKS).min(total / length * 2 + 2);
+        let count = capacity
+            .div_ceil(length)
+            .min(MOST_BLOCKS)
+            .min(total / length * 2 + 2);
         blocks.extend((0..count).map(|k| Block {
             arena,
             start: k * length,
@@ -58,9 +61,9 @@ pub(crate) fn plan(
     let arenas = &job.problem.arenas;
     let total = instance.items.iter().map(|i| i.size).sum();
     let blocks = blocks(arenas, total);
-    let capacity = arenas
-        .iter()
-        .fold(0_u64, |sum, a| sum.saturating_add(a.capacity.unwrap_or(u64::MAX)));
+    let capacity = arenas.iter().fold(0_u64, |sum, a| {
+        sum.saturating_add(a.capacity.unwrap_or(u64::MAX))
+    });
     let lower_bound = lower_bound(instance);
     if lower_bound > capacity {
         return Err(PlanError::Impossible {
@@ -103,7 +106,13 @@ pub(crate) fn plan(
     improved(&plan);
     for (at, block) in blocks.iter().enumerate() {
         let here = |(_, a): &(&Item, &(usize, u64))| a.0 == at;
-        let in_block: Vec<Item> = instance.items.iter().zip(&assignment).filter(here).map(|(i, _)| i.clone()).collect();
+        let in_block: Vec<Item> = instance
+            .items
+            .iter()
+            .zip(&assignment)
+            .filter(here)
+            .map(|(i, _)| i.clone())
+            .collect();
         if in_block.is_empty() || plan.is_optimal() || job.control.over() {
             continue;
         }
@@ -115,7 +124,7 @@ pub(crate) fn plan(
             item.fixed = item.fixed.map(|fixed| fixed - block.start);
         }
         // A few rounds each, so that one hard block does not take the time of all.
-        let (offsets, _) = job.improve(part.clone(), job.rounds.min(ROUNDS), &mut |_, _| {});
+        let (offsets, _) = job.improve(&part, job.rounds.min(ROUNDS), &mut |_, _| {});
         let before = places.clone();
         for item in &part.items {
             places[item.root].1 = block.start + offsets[item.root];

@@ -9,8 +9,8 @@
 //! - `best` is a plan of `instance`; it only gets better. `bound` is a lower bound; it only rises.
 //! - Without a deadline or cancel, the result of each round is the same on every machine and for any number of threads.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::control::Control;
@@ -196,7 +196,10 @@ impl Component {
 
     fn adopt(&mut self, offsets: Vec<u64>) {
         let tops = self.instance.items.iter().zip(&offsets);
-        let peak = tops.map(|(item, offset)| offset + item.size).max().unwrap_or(0);
+        let peak = tops
+            .map(|(item, offset)| offset + item.size)
+            .max()
+            .unwrap_or(0);
         if peak < self.best.peak {
             self.best = Packing { offsets, peak };
         }

@@ -24,7 +24,9 @@ pub enum ProblemError {
     },
     /// A fixed offset is no multiple of the alignment, in its own place or in that of the buffer
     /// it is tied to.
-    #[error("buffer {buffer} must be at {offset}, which is no multiple of its alignment {alignment}")]
+    #[error(
+        "buffer {buffer} must be at {offset}, which is no multiple of its alignment {alignment}"
+    )]
     Misaligned {
         /// Its index.
         buffer: usize,
@@ -47,7 +49,9 @@ pub enum ProblemError {
         upper: i64,
     },
     /// The sizes add up to more than offsets can say.
-    #[error("the sizes, alignments and offsets up to buffer {buffer} add up to more than 2^62 bytes")]
+    #[error(
+        "the sizes, alignments and offsets up to buffer {buffer} add up to more than 2^62 bytes"
+    )]
     TooLarge {
         /// Where the sum became too large.
         buffer: usize,
@@ -76,7 +80,9 @@ pub enum ProblemError {
     },
     /// A buffer can lie only in an arena that does not exist, or that what it is tied to cannot
     /// lie in.
-    #[error("buffer {buffer} belongs into arena {arena}, which does not exist, or not for what it is tied to")]
+    #[error(
+        "buffer {buffer} belongs into arena {arena}, which does not exist, or not for what it is tied to"
+    )]
     NoSuchArena {
         /// Its index.
         buffer: usize,

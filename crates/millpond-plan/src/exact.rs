@@ -92,6 +92,9 @@ struct Open {
     asleep: bool,
 }
 
+/// What decides between places, the smallest first.
+type Preference = (u64, u64, u64, u64);
+
 struct Search<'a> {
     instance: &'a Instance,
     capacity: u64,
@@ -173,7 +176,12 @@ impl Search<'_> {
             return Verdict::Placed;
         }
         let items = &self.instance.items;
-        let span = |o: &Open| (items[o.item as usize].first(), items[o.item as usize].last());
+        let span = |o: &Open| {
+            (
+                items[o.item as usize].first(),
+                items[o.item as usize].last(),
+            )
+        };
         let from = open.iter().map(|o| span(o).0).min().unwrap_or(0);
         let to = open.iter().map(|o| span(o).1).max().unwrap_or(0);
         self.reach.clear();
@@ -292,7 +300,7 @@ impl Search<'_> {
         let first_tops: Vec<u64> = (0..open.len()).map(tops).collect();
         let near = self.lowest_near(open, &first_tops);
         let near = self.lowest_near(open, &near);
-        let mut best: Option<((u64, u64, u64, u64), u64, usize)> = None;
+        let mut best: Option<(Preference, u64, usize)> = None;
         for (at, o) in open.iter().enumerate() {
             let top = o.head + item_of(o).size;
             if top > near[at] {
@@ -333,8 +341,13 @@ impl Search<'_> {
         o: &Open,
         top: u64,
     ) -> impl Iterator<Item = u32> + 's {
-        let fixed = self.instance.items[o.item as usize].fixed.is_some().then_some(o.item);
-        let near = self.near[o.item as usize].iter().filter(|&&item| !self.placed[item as usize]);
+        let fixed = self.instance.items[o.item as usize]
+            .fixed
+            .is_some()
+            .then_some(o.item);
+        let near = self.near[o.item as usize]
+            .iter()
+            .filter(|&&item| !self.placed[item as usize]);
         near.filter_map(move |&item| {
             let at = self.at[item as usize];
             let rival = &open[at as usize];
@@ -361,7 +374,9 @@ impl Search<'_> {
         }
         let lowest = open.iter().map(|o| {
             let parts = &items[o.item as usize].parts;
-            let sections = parts.iter().flat_map(|p| &self.load[p.first as usize..p.last as usize]);
+            let sections = parts
+                .iter()
+                .flat_map(|p| &self.load[p.first as usize..p.last as usize]);
             sections.min().copied().unwrap_or(0)
         });
         let lowest = lowest.collect();
@@ -376,9 +391,22 @@ impl Search<'_> {
     /// `false` if there is no plan.
     fn raise(&mut self, open: &[Open], heads: &mut [u64]) -> bool {
         let items = &self.instance.items;
-        let from = open.iter().map(|o| items[o.item as usize].first()).min().unwrap_or(0) as usize;
-        let to = open.iter().map(|o| items[o.item as usize].last()).max().unwrap_or(0) as usize;
-        let parts = |o: &Open| items[o.item as usize].parts.iter().map(|p| p.first as usize..p.last as usize);
+        let from = open
+            .iter()
+            .map(|o| items[o.item as usize].first())
+            .min()
+            .unwrap_or(0) as usize;
+        let to = open
+            .iter()
+            .map(|o| items[o.item as usize].last())
+            .max()
+            .unwrap_or(0) as usize;
+        let parts = |o: &Open| {
+            items[o.item as usize]
+                .parts
+                .iter()
+                .map(|p| p.first as usize..p.last as usize)
+        };
         let latest = &mut self.latest;
         latest[from..to].fill(self.capacity);
         for o in open {
@@ -396,7 +424,11 @@ impl Search<'_> {
                 let top = head + items[o.item as usize].size;
                 for range in parts(o) {
                     for (first, &latest) in firsts[range.clone()].iter_mut().zip(&latest[range]) {
-                        *first = if head <= latest { top.min(*first) } else { *first };
+                        *first = if head <= latest {
+                            top.min(*first)
+                        } else {
+                            *first
+                        };
                     }
                 }
             }
@@ -406,7 +438,11 @@ impl Search<'_> {
                 let mut high = *head;
                 for range in parts(o) {
                     for (&first, &latest) in firsts[range.clone()].iter().zip(&latest[range]) {
-                        high = if *head > latest { first.max(high) } else { high };
+                        high = if *head > latest {
+                            first.max(high)
+                        } else {
+                            high
+                        };
                     }
                 }
                 if high > *head {
@@ -479,6 +515,10 @@ fn meet(a: &Item, b: &Item) -> bool {
     if apart || (a.parts.len() == 1 && b.parts.len() == 1) {
         return !apart;
     }
-    let meets = |part: &Part| b.parts.iter().any(|o| part.first < o.last && o.first < part.last);
+    let meets = |part: &Part| {
+        b.parts
+            .iter()
+            .any(|o| part.first < o.last && o.first < part.last)
+    };
     a.parts.iter().any(meets)
 }

@@ -180,9 +180,9 @@ fn pieces(
             piece.fixed = Some(at);
         }
         let held = holdings(problem, buffer);
-        let moved = held.into_iter().map(|(lower, upper, lo, hi)| {
-            (lower, upper, lo + tie.distance, hi + tie.distance)
-        });
+        let moved = held
+            .into_iter()
+            .map(|(lower, upper, lo, hi)| (lower, upper, lo + tie.distance, hi + tie.distance));
         piece.holdings.extend(moved);
     }
     for piece in &pieces {
@@ -233,19 +233,27 @@ impl Instance {
         // begin and ends with an end.
         let mut section = Vec::with_capacity(times.len());
         let mut sections = 0;
-        for i in 0..times.len() {
+        for (i, &begin) in begins.iter().enumerate() {
             section.push(sections);
-            let kept = begins[i] && ends.get(i + 1).copied().unwrap_or(true);
-            sections += u32::from(kept && i + 1 < times.len());
+            sections += u32::from(begin && ends.get(i + 1).is_some_and(|&end| end));
         }
         let items = pieces.into_iter().map(|piece| {
-            let duration = piece.holdings.iter().map(|h| h.1.abs_diff(h.0)).fold(0, u64::saturating_add);
+            let duration = piece
+                .holdings
+                .iter()
+                .map(|h| h.1.abs_diff(h.0))
+                .fold(0, u64::saturating_add);
             let mut parts: Vec<Part> = Vec::with_capacity(piece.holdings.len());
             for (lower, upper, lo, hi) in piece.holdings {
                 let (first, last) = (section[index(lower)], section[index(upper)]);
                 match parts.last_mut() {
                     Some(p) if p.last == first && (p.lo, p.hi) == (lo, hi) => p.last = last,
-                    _ if first < last => parts.push(Part { first, last, lo, hi }),
+                    _ if first < last => parts.push(Part {
+                        first,
+                        last,
+                        lo,
+                        hi,
+                    }),
                     _ => {}
                 }
             }
@@ -319,7 +327,10 @@ impl Instance {
         // A multiple of the grain is aligned already, or stays a multiple when it is.
         let harmless = |a: u64| a.is_multiple_of(grain) || grain.is_multiple_of(a);
         if grain > 0 && !self.items.iter().all(|item| harmless(item.alignment)) {
-            grain = self.items.iter().fold(grain, |g, item| gcd(g, item.alignment));
+            grain = self
+                .items
+                .iter()
+                .fold(grain, |g, item| gcd(g, item.alignment));
         }
         grain.max(1)
     }
@@ -327,7 +338,12 @@ impl Instance {
     /// No plan has a lower peak: at each time all live bytes must have a place, with all but the
     /// topmost rounded up to what every alignment is a multiple of.
     pub(crate) fn lower_bound(&self) -> u64 {
-        let mut bound = self.items.iter().filter_map(|i| Some(i.fixed? + i.size)).max().unwrap_or(0);
+        let mut bound = self
+            .items
+            .iter()
+            .filter_map(|i| Some(i.fixed? + i.size))
+            .max()
+            .unwrap_or(0);
         let flat = self.items.iter().all(Item::is_flat);
         let unit = match flat {
             true => self.items.iter().fold(0, |g, i| gcd(g, i.alignment)).max(1),
@@ -347,6 +363,30 @@ impl Instance {
         }
         round_up(bound, self.grain())
     }
+}
+
+/// The first time at which the most bytes are held; `None` if none ever are.
+pub(crate) fn fullest_time(problem: &Problem, ties: &[Tie]) -> Result<Option<i64>, ProblemError> {
+    let mut changes: Vec<(i64, bool, u64)> = Vec::new();
+    for piece in pieces(problem, ties, &|_| true)? {
+        for (lower, upper, lo, hi) in hulls(piece.holdings) {
+            changes.push((lower, true, hi - lo));
+            changes.push((upper, false, hi - lo));
+        }
+    }
+    changes.sort_unstable();
+    let (mut live, mut best) = (0_u64, None);
+    for (time, begins, bytes) in changes {
+        if !begins {
+            live -= bytes;
+            continue;
+        }
+        live += bytes;
+        if best.is_none_or(|(most, _)| live > most) {
+            best = Some((live, time));
+        }
+    }
+    Ok(best.map(|(_, time)| time))
 }
 
 /// For each time from the lowest to the highest byte held then.

@@ -111,7 +111,11 @@ impl Occupancy {
                 continue;
             }
             let offset = round_up(free, item.alignment);
-            let end = cursors.iter().filter_map(|c| c.ranges.first()).map(|r| r.0).min();
+            let end = cursors
+                .iter()
+                .filter_map(|c| c.ranges.first())
+                .map(|r| r.0)
+                .min();
             let Some(end) = end else {
                 return best.map_or(offset, |(_, at)| at);
             };
@@ -195,7 +199,10 @@ impl Cursor<'_> {
     fn skip_to(&mut self, byte: u64) {
         const NEAR: usize = 8;
         let near = self.ranges.len().min(NEAR);
-        let passed = self.ranges[..near].iter().take_while(|r| r.1 <= byte).count();
+        let passed = self.ranges[..near]
+            .iter()
+            .take_while(|r| r.1 <= byte)
+            .count();
         self.ranges = &self.ranges[passed..];
         if passed == NEAR {
             let passed = self.ranges.partition_point(|r| r.1 <= byte);

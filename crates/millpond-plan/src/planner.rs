@@ -119,8 +119,15 @@ pub fn plan_with(
         control,
         rounds: options.rounds.unwrap_or(u32::MAX),
     };
-    if let [] | [Arena { largest_block: None, .. }] = problem.arenas[..] {
-        return job.one_arena(instance, improved);
+    if let []
+    | [
+        Arena {
+            largest_block: None,
+            ..
+        },
+    ] = problem.arenas[..]
+    {
+        return job.one_arena(&instance, improved);
     }
     arenas::plan(&job, &instance, improved)
 }
@@ -139,7 +146,7 @@ pub(crate) struct Job<'a> {
 impl Job<'_> {
     fn one_arena(
         &self,
-        instance: Instance,
+        instance: &Instance,
         improved: &mut dyn FnMut(&Plan),
     ) -> Result<Plan, PlanError> {
         let capacity = self.problem.arenas.first().and_then(|a| a.capacity);
@@ -181,7 +188,7 @@ impl Job<'_> {
     /// lower bound. `found` sees every better plan.
     pub(crate) fn improve(
         &self,
-        instance: Instance,
+        instance: &Instance,
         rounds: u32,
         found: &mut dyn FnMut(&[u64], u64),
     ) -> (Vec<u64>, u64) {
@@ -236,7 +243,9 @@ impl Job<'_> {
         for (buffer, tie) in self.problem.buffers.iter().zip(&self.ties) {
             let (arena, offset) = place(tie.root);
             if buffer.size > 0 && buffer.lower < buffer.upper {
-                peaks[arena] = offset.saturating_add(tie.distance + buffer.size).max(peaks[arena]);
+                peaks[arena] = offset
+                    .saturating_add(tie.distance + buffer.size)
+                    .max(peaks[arena]);
             }
         }
         peaks

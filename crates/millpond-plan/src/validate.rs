@@ -111,7 +111,7 @@ fn check_place(
     offset: u64,
 ) -> Result<(), Violation> {
     let b = &problem.buffers[buffer];
-    if offset % b.alignment != 0 || b.offset.is_some_and(|fixed| fixed != offset) {
+    if !offset.is_multiple_of(b.alignment) || b.offset.is_some_and(|fixed| fixed != offset) {
         return Err(Violation::Misplaced { buffer, offset });
     }
     if let Some((base, distance)) = b.inside {
@@ -131,7 +131,9 @@ fn check_place(
         None => return Err(outside),
     };
     let beyond = limits.capacity.is_some_and(|capacity| end > capacity);
-    let across = limits.largest_block.is_some_and(|block| offset / block != (end - 1) / block);
+    let across = limits
+        .largest_block
+        .is_some_and(|block| offset / block != (end - 1) / block);
     if beyond || across || b.arena.is_some_and(|wanted| wanted != arena) {
         return Err(outside);
     }
@@ -156,11 +158,14 @@ fn owners(problem: &Problem) -> Vec<usize> {
     owners
 }
 
+/// A range of bytes, from the first to before the last, and the buffer that holds it.
+type Held = (u64, u64, usize);
+
 /// What is held at the present time of the sweep.
 #[derive(Default)]
 struct Sweep {
     /// Ranges of each owner's buffers, and which buffers.
-    held: HashMap<(usize, usize), Vec<(u64, u64, usize)>>,
+    held: HashMap<(usize, usize), Vec<Held>>,
     /// By arena and first byte: the end, and the owner.
     ranges: BTreeMap<(usize, u64), (u64, usize)>,
 }

@@ -2,4 +2,5 @@
 
 pub(crate) mod doctor;
 pub(crate) mod generate;
+pub(crate) mod plan;
 pub(crate) mod replay;
