@@ -21,10 +21,12 @@
 //! - The live bytes of each section are within the capacity.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use crate::instance::{Instance, Item, Part, round_up};
+use crate::instance::{Instance, Item, Part};
+use crate::unit::Unit;
 
 /// How often bounds are raised at one node: the first times bring most.
 const ROUNDS: usize = 4;
@@ -84,42 +86,49 @@ enum Verdict {
 
 /// An unplaced item during the search.
 #[derive(Clone, Copy)]
-struct Open {
+struct Open<N> {
     item: u32,
     /// Where it rests on what is placed.
-    head: u64,
+    head: N,
     /// It will not lie there: the plans in which it does have been looked at.
     asleep: bool,
 }
 
 /// What decides between places, the smallest first.
-type Preference = (u64, u64, u64, u64);
+type Preference<N> = (bool, N, u32, N);
 
-struct Search<'a> {
-    instance: &'a Instance,
-    capacity: u64,
+/// The items and the state of the search; bytes are counted in the instance's grain.
+struct Search<'a, N> {
+    size: Vec<N>,
+    alignment: Vec<N>,
+    fixed: Vec<bool>,
+    /// The sections of each item: where its parts are in `parts`.
+    ranges: Vec<Range<usize>>,
+    parts: Vec<Range<usize>>,
+    /// The items that share a section with an item, itself included.
+    near: Vec<Vec<u32>>,
+    /// The item before it among those that are alike, or `NOBODY`.
+    twin: Vec<u32>,
+    capacity: N,
     strategy: Strategy,
     stop: Stop<'a>,
     nodes: u64,
-    /// The item before it among those that are alike, or `NOBODY`.
-    twin: Vec<u32>,
+    offsets: Vec<N>,
     placed: Vec<bool>,
-    /// The items that share a section with an item, itself included.
-    near: Vec<Vec<u32>>,
     /// Where an item is in the list of those that are open.
     at: Vec<u32>,
-    offsets: Vec<u64>,
-    /// Scratch: bytes of items in each section; zeros between uses.
-    load: Vec<u64>,
-    /// Scratch: the highest offset at which the lowest of a section may lie.
-    latest: Vec<u64>,
+    /// The highest offset at which the lowest open item of a section may lie: what is open there fits above it.
+    latest: Vec<N>,
     /// Scratch: the lowest place where the lowest of a section can end.
-    firsts: Vec<u64>,
+    firsts: Vec<N>,
+    /// Scratch: numbers of sections.
+    load: Vec<N>,
     /// Scratch: how far items reach that begin in a section, then which part the section is of.
     reach: Vec<u32>,
 }
 
-/// Looks for a plan with a peak of at most `capacity`, candidates at one height in `order`.
+/// Looks for a plan with a peak of at most `capacity`, which is at least the lower bound; `order` is
+/// what comes first.
 pub(crate) fn search(
     instance: &Instance,
     order: &[u32],
@@ -127,84 +136,127 @@ pub(crate) fn search(
     capacity: u64,
     stop: Stop<'_>,
 ) -> Outcome {
-    // Items that are alike are placed in their order.
-    let mut twin = vec![NOBODY; order.len()];
-    let mut seen = HashMap::new();
-    for &index in order {
-        let item = &instance.items[index as usize];
-        if item.fixed.is_none() {
-            let alike = (&item.parts, item.alignment);
-            twin[index as usize] = seen.insert(alike, index).unwrap_or(NOBODY);
-        }
+    let grain = instance.grain();
+    // Small numbers are searched faster: more of them fit into one operation of the processor.
+    let units = instance
+        .items
+        .iter()
+        .map(|i| i.size / grain + i.alignment)
+        .sum::<u64>();
+    if units.max(capacity / grain) < 1 << 29 {
+        search_in::<i32>(instance, order, strategy, capacity, grain, stop)
+    } else {
+        search_in::<i64>(instance, order, strategy, capacity, grain, stop)
+    }
+}
+
+fn search_in<N: Unit>(
+    instance: &Instance,
+    order: &[u32],
+    strategy: Strategy,
+    capacity: u64,
+    grain: u64,
+    stop: Stop<'_>,
+) -> Outcome {
+    let items = &instance.items;
+    let mut parts = Vec::new();
+    let mut ranges = Vec::with_capacity(items.len());
+    for item in items {
+        let from = parts.len();
+        parts.extend(item.parts.iter().map(|p| p.first as usize..p.last as usize));
+        ranges.push(from..parts.len());
     }
     let mut search = Search {
-        instance,
-        capacity,
+        size: items.iter().map(|i| N::of(i.size / grain)).collect(),
+        alignment: items
+            .iter()
+            .map(|i| N::of((i.alignment / grain).max(1)))
+            .collect(),
+        fixed: items.iter().map(|i| i.fixed.is_some()).collect(),
+        ranges,
+        parts,
+        near: near(instance),
+        twin: twins(instance, order),
+        capacity: N::of(capacity / grain),
+        strategy,
         stop,
         nodes: 0,
-        twin,
-        placed: vec![false; instance.items.len()],
-        near: near(instance),
-        strategy,
-        at: vec![0; instance.items.len()],
-        offsets: vec![0; instance.items.len()],
-        load: vec![0; instance.sections],
-        latest: vec![0; instance.sections],
-        firsts: vec![0; instance.sections],
+        offsets: vec![N::ZERO; items.len()],
+        placed: vec![false; items.len()],
+        at: vec![0; items.len()],
+        latest: vec![N::of(capacity / grain); instance.sections],
+        firsts: vec![N::ZERO; instance.sections],
+        load: vec![N::ZERO; instance.sections],
         reach: Vec::new(),
     };
-    let open: Vec<Open> = order
-        .iter()
-        .map(|&item| Open {
-            item,
-            head: instance.items[item as usize].fixed.unwrap_or(0),
-            asleep: false,
-        })
-        .collect();
-    let verdict = search.parts(open);
-    match verdict {
-        Verdict::Placed => Outcome::Found(search.offsets),
+    for item in 0..items.len() as u32 {
+        search.reserve(item, true);
+    }
+    let open = order.iter().map(|&item| Open {
+        item,
+        head: N::of(items[item as usize].fixed.unwrap_or(0) / grain),
+        asleep: false,
+    });
+    match search.split(open.collect()) {
+        Verdict::Placed => Outcome::Found(search.offsets.iter().map(|o| o.get() * grain).collect()),
         Verdict::Impossible => Outcome::None,
         Verdict::Stopped => Outcome::Stopped,
     }
 }
 
-impl Search<'_> {
+impl<N: Unit> Search<'_, N> {
+    fn span(&self, item: u32) -> Range<usize> {
+        let parts = &self.parts[self.ranges[item as usize].clone()];
+        parts[0].start..parts[parts.len() - 1].end
+    }
+
+    /// An item is open, or no longer so.
+    fn reserve(&mut self, item: u32, open: bool) {
+        let size = self.size[item as usize];
+        for part in &self.parts[self.ranges[item as usize].clone()] {
+            for latest in &mut self.latest[part.clone()] {
+                *latest = if open { *latest - size } else { *latest + size };
+            }
+        }
+        self.placed[item as usize] = !open;
+    }
+
     /// Splits what is open where nothing spans a time, and places each part.
-    fn parts(&mut self, open: Vec<Open>) -> Verdict {
+    fn split(&mut self, open: Vec<Open<N>>) -> Verdict {
         if open.is_empty() {
             return Verdict::Placed;
         }
-        let items = &self.instance.items;
-        let span = |o: &Open| {
-            (
-                items[o.item as usize].first(),
-                items[o.item as usize].last(),
-            )
-        };
-        let from = open.iter().map(|o| span(o).0).min().unwrap_or(0);
-        let to = open.iter().map(|o| span(o).1).max().unwrap_or(0);
+        let from = open
+            .iter()
+            .map(|o| self.span(o.item).start)
+            .min()
+            .unwrap_or(0);
+        let to = open
+            .iter()
+            .map(|o| self.span(o.item).end)
+            .max()
+            .unwrap_or(0);
         self.reach.clear();
-        self.reach.resize((to - from) as usize, 0);
+        self.reach.resize(to - from, 0);
         for o in &open {
-            let (first, last) = span(o);
-            let at = &mut self.reach[(first - from) as usize];
-            *at = (*at).max(last - from);
+            let span = self.span(o.item);
+            let at = &mut self.reach[span.start - from];
+            *at = (*at).max((span.end - from) as u32);
         }
-        let (mut parts, mut end) = (0, 0);
+        let (mut count, mut end) = (0, 0);
         for (section, at) in self.reach.iter_mut().enumerate() {
             if *at > 0 && section as u32 >= end {
-                parts += 1;
+                count += 1;
             }
             end = end.max(*at);
-            *at = parts;
+            *at = count;
         }
-        if parts == 1 {
+        if count == 1 {
             return self.place(&open);
         }
-        let mut split: Vec<Vec<Open>> = vec![Vec::new(); parts as usize];
+        let mut split: Vec<Vec<Open<N>>> = vec![Vec::new(); count as usize];
         for o in open {
-            let part = self.reach[(span(&o).0 - from) as usize];
+            let part = self.reach[self.span(o.item).start - from];
             split[part as usize - 1].push(o);
         }
         split.sort_by_key(Vec::len);
@@ -212,7 +264,7 @@ impl Search<'_> {
             let verdict = self.place(&split[done]);
             if verdict != Verdict::Placed {
                 for o in split[..done].iter().flatten() {
-                    self.placed[o.item as usize] = false;
+                    self.reserve(o.item, true);
                 }
                 return verdict;
             }
@@ -221,92 +273,105 @@ impl Search<'_> {
     }
 
     /// Places all of `open`, which share sections.
-    fn place(&mut self, open: &[Open]) -> Verdict {
+    fn place(&mut self, open: &[Open<N>]) -> Verdict {
         self.nodes += 1;
-        if self.nodes.is_multiple_of(BETWEEN_LOOKS) && self.interrupted() {
+        if self.nodes > self.stop.nodes
+            || (self.nodes.is_multiple_of(BETWEEN_LOOKS) && self.interrupted())
+        {
             return Verdict::Stopped;
         }
         let Some(choices) = self.choices(open) else {
             return Verdict::Impossible;
         };
-        let mut tried: Vec<u32> = Vec::new();
-        for at in choices {
+        for (tried, &at) in choices.iter().enumerate() {
+            let at = at as usize;
             let Open {
                 item: chosen,
                 head: offset,
                 ..
-            } = open[at as usize];
-            let below = &self.instance.items[chosen as usize];
-            let top = offset + below.size;
+            } = open[at];
             let mut rest = Vec::with_capacity(open.len() - 1);
+            rest.extend_from_slice(&open[..at]);
+            rest.extend_from_slice(&open[at + 1..]);
+            for &before in &choices[..tried] {
+                let before = before as usize;
+                rest[before - usize::from(before > at)].asleep = true;
+            }
+            // Deeper nodes have moved what is open; here it is as in this list.
+            if tried > 0 {
+                self.number(open);
+            }
+            let top = offset + self.size[chosen as usize];
             let mut fine = true;
-            for (other, o) in open.iter().enumerate().filter(|(_, o)| o.item != chosen) {
-                let item = &self.instance.items[o.item as usize];
-                let mut next = *o;
-                next.asleep |= tried.contains(&(other as u32));
-                if meet(item, below) {
-                    let head = round_up(top, item.alignment);
-                    if head > next.head {
-                        next.head = head;
-                        next.asleep = false;
-                        fine &= item.fixed.is_none();
-                    }
+            for &near in &self.near[chosen as usize] {
+                if near == chosen || self.placed[near as usize] {
+                    continue;
                 }
-                rest.push(next);
+                let was = self.at[near as usize] as usize;
+                let next = &mut rest[was - usize::from(was > at)];
+                let head = top.round_up(self.alignment[near as usize]);
+                if head > next.head {
+                    next.head = head;
+                    next.asleep = false;
+                    fine &= !self.fixed[near as usize];
+                }
             }
             self.offsets[chosen as usize] = offset;
-            self.placed[chosen as usize] = true;
-            let verdict = match fine {
-                true => self.parts(rest),
-                false => Verdict::Impossible,
+            self.reserve(chosen, false);
+            let verdict = if fine {
+                self.split(rest)
+            } else {
+                Verdict::Impossible
             };
             if verdict != Verdict::Impossible {
                 return verdict;
             }
-            self.placed[chosen as usize] = false;
-            tried.push(at);
+            self.reserve(chosen, true);
         }
         Verdict::Impossible
     }
 
     fn interrupted(&self) -> bool {
-        self.nodes > self.stop.nodes
-            || self.stop.flags.iter().any(|f| f.load(Ordering::Relaxed))
+        self.stop.flags.iter().any(|f| f.load(Ordering::Relaxed))
             || self.stop.deadline.is_some_and(|d| Instant::now() >= d)
     }
 
-    /// Who may be next, in order; `None` if there is no plan.
-    fn choices(&mut self, open: &[Open]) -> Option<Vec<u32>> {
-        let items = &self.instance.items;
-        let item_of = |o: &Open| &items[o.item as usize];
+    fn number(&mut self, open: &[Open<N>]) {
         for (at, o) in open.iter().enumerate() {
             self.at[o.item as usize] = at as u32;
         }
+    }
+
+    /// Who may be next, in order; `None` if there is no plan.
+    fn choices(&mut self, open: &[Open<N>]) -> Option<Vec<u32>> {
+        self.number(open);
         // Lower bounds of the offsets: what sleeps will lie on something that is still open.
-        let mut heads: Vec<u64> = open.iter().map(|o| o.head).collect();
+        let mut heads: Vec<N> = open.iter().map(|o| o.head).collect();
         for (at, o) in open.iter().enumerate().filter(|(_, o)| o.asleep) {
-            let item = item_of(o);
             let near = self.near[o.item as usize].iter();
             let under = near.filter(|&&n| !self.placed[n as usize] && n != o.item);
-            let under = under.map(|&n| &open[self.at[n as usize] as usize]);
-            let head = under.map(|u| u.head + item_of(u).size).min()?;
-            heads[at] = round_up(head, item.alignment);
+            let tops =
+                under.map(|&n| open[self.at[n as usize] as usize].head + self.size[n as usize]);
+            heads[at] = tops.min()?.round_up(self.alignment[o.item as usize]);
         }
-        if !self.raise(open, &mut heads) {
+        if !self.raise(open, &mut heads) || !self.fits(open, &heads) {
             return None;
         }
         // The lowest top of what shares a section, and of what shares one with that.
-        let tops = |at: usize| heads[at] + item_of(&open[at]).size;
-        let first_tops: Vec<u64> = (0..open.len()).map(tops).collect();
-        let near = self.lowest_near(open, &first_tops);
+        let tops = open
+            .iter()
+            .zip(&heads)
+            .map(|(o, &head)| head + self.size[o.item as usize]);
+        let tops: Vec<N> = tops.collect();
+        let near = self.lowest_near(open, &tops);
         let near = self.lowest_near(open, &near);
-        let mut best: Option<(Preference, u64, usize)> = None;
+        let mut best: Option<(Preference<N>, usize)> = None;
         for (at, o) in open.iter().enumerate() {
-            let top = o.head + item_of(o).size;
+            let top = o.head + self.size[o.item as usize];
             if top > near[at] {
                 continue;
             }
-            let (mut count, mut lead) = (0_u64, (u64::MAX, u32::MAX));
+            let (mut count, mut lead) = (0, (N::MAX, u32::MAX));
             for rival in self.rivals(open, &heads, o, top) {
                 count += 1;
                 lead = lead.min((open[rival as usize].head, rival));
@@ -314,17 +379,17 @@ impl Search<'_> {
             if count == 0 {
                 return None;
             }
-            let choice = u64::from(count > 1);
-            let rank = u64::from(lead.1);
+            let choice = count > 1;
             let key = match self.strategy.place {
-                Place::Lowest => (choice, lead.0, rank, top),
-                Place::Foremost => (choice, rank, lead.0, count),
+                Place::Lowest => (choice, lead.0, lead.1, top),
+                Place::Foremost => (choice, N::of(u64::from(lead.1)), 0, lead.0),
             };
-            if best.is_none_or(|best| (key, top, at) < best) {
-                best = Some((key, top, at));
+            if best.is_none_or(|best| (key, at) < best) {
+                best = Some((key, at));
             }
         }
-        let (_, top, at) = best?;
+        let (_, at) = best?;
+        let top = open[at].head + self.size[open[at].item as usize];
         let mut choices: Vec<u32> = self.rivals(open, &heads, &open[at], top).collect();
         match self.strategy.first {
             First::Lowest => choices.sort_unstable_by_key(|&at| (open[at as usize].head, at)),
@@ -336,94 +401,66 @@ impl Search<'_> {
     /// What may be placed below `top` where `o` is, itself included.
     fn rivals<'s>(
         &'s self,
-        open: &'s [Open],
-        heads: &'s [u64],
-        o: &Open,
-        top: u64,
+        open: &'s [Open<N>],
+        heads: &'s [N],
+        o: &Open<N>,
+        top: N,
     ) -> impl Iterator<Item = u32> + 's {
-        let fixed = self.instance.items[o.item as usize]
-            .fixed
-            .is_some()
-            .then_some(o.item);
+        let only = self.fixed[o.item as usize].then_some(o.item);
         let near = self.near[o.item as usize]
             .iter()
             .filter(|&&item| !self.placed[item as usize]);
         near.filter_map(move |&item| {
             let at = self.at[item as usize];
             let rival = &open[at as usize];
-            let twin = self.twin[item as usize];
             let free = rival.head < top && !rival.asleep && heads[at as usize] == rival.head;
+            let twin = self.twin[item as usize];
             let first = twin == NOBODY || self.placed[twin as usize];
-            (free && first && fixed.is_none_or(|f| f == item)).then_some(at)
+            (free && first && only.is_none_or(|only| only == item)).then_some(at)
         })
     }
 
     /// For each open item the lowest of `numbers` of those that it shares a section with.
-    fn lowest_near(&mut self, open: &[Open], numbers: &[u64]) -> Vec<u64> {
-        let items = &self.instance.items;
-        for o in open {
-            let item = &items[o.item as usize];
-            self.load[item.first() as usize..item.last() as usize].fill(u64::MAX);
-        }
+    fn lowest_near(&mut self, open: &[Open<N>], numbers: &[N]) -> Vec<N> {
+        let (from, to) = self.sections(open);
+        self.load[from..to].fill(N::MAX);
         for (o, &number) in open.iter().zip(numbers) {
-            for part in &items[o.item as usize].parts {
-                for least in &mut self.load[part.first as usize..part.last as usize] {
+            for part in &self.parts[self.ranges[o.item as usize].clone()] {
+                for least in &mut self.load[part.clone()] {
                     *least = number.min(*least);
                 }
             }
         }
         let lowest = open.iter().map(|o| {
-            let parts = &items[o.item as usize].parts;
-            let sections = parts
-                .iter()
-                .flat_map(|p| &self.load[p.first as usize..p.last as usize]);
-            sections.min().copied().unwrap_or(0)
+            let parts = &self.parts[self.ranges[o.item as usize].clone()];
+            parts.iter().fold(N::MAX, |low, part| {
+                self.load[part.clone()]
+                    .iter()
+                    .fold(low, |low, &n| low.min(n))
+            })
         });
-        let lowest = lowest.collect();
-        for o in open {
-            let item = &items[o.item as usize];
-            self.load[item.first() as usize..item.last() as usize].fill(0);
-        }
-        lowest
+        lowest.collect()
+    }
+
+    /// The first section of what is open, and the first after it.
+    fn sections(&self, open: &[Open<N>]) -> (usize, usize) {
+        open.iter().fold((usize::MAX, 0), |(from, to), o| {
+            let span = self.span(o.item);
+            (from.min(span.start), to.max(span.end))
+        })
     }
 
     /// Raises lower bounds of offsets by what each section says about who can be its lowest;
     /// `false` if there is no plan.
-    fn raise(&mut self, open: &[Open], heads: &mut [u64]) -> bool {
-        let items = &self.instance.items;
-        let from = open
-            .iter()
-            .map(|o| items[o.item as usize].first())
-            .min()
-            .unwrap_or(0) as usize;
-        let to = open
-            .iter()
-            .map(|o| items[o.item as usize].last())
-            .max()
-            .unwrap_or(0) as usize;
-        let parts = |o: &Open| {
-            items[o.item as usize]
-                .parts
-                .iter()
-                .map(|p| p.first as usize..p.last as usize)
-        };
-        let latest = &mut self.latest;
-        latest[from..to].fill(self.capacity);
-        for o in open {
-            let size = items[o.item as usize].size;
-            for range in parts(o) {
-                for l in &mut latest[range] {
-                    *l = l.wrapping_sub(size);
-                }
-            }
-        }
-        for round in 0..ROUNDS {
-            let firsts = &mut self.firsts;
-            firsts[from..to].fill(u64::MAX);
+    fn raise(&mut self, open: &[Open<N>], heads: &mut [N]) -> bool {
+        let (from, to) = self.sections(open);
+        for _ in 0..ROUNDS {
+            self.firsts[from..to].fill(N::MAX);
             for (o, &head) in open.iter().zip(&*heads) {
-                let top = head + items[o.item as usize].size;
-                for range in parts(o) {
-                    for (first, &latest) in firsts[range.clone()].iter_mut().zip(&latest[range]) {
+                let top = head + self.size[o.item as usize];
+                for part in &self.parts[self.ranges[o.item as usize].clone()] {
+                    let sections = self.firsts[part.clone()].iter_mut();
+                    for (first, &latest) in sections.zip(&self.latest[part.clone()]) {
                         *first = if head <= latest {
                             top.min(*first)
                         } else {
@@ -434,58 +471,68 @@ impl Search<'_> {
             }
             let mut changed = false;
             for (o, head) in open.iter().zip(heads.iter_mut()) {
-                let item = &items[o.item as usize];
-                let mut high = *head;
-                for range in parts(o) {
-                    for (&first, &latest) in firsts[range.clone()].iter().zip(&latest[range]) {
-                        high = if *head > latest {
-                            first.max(high)
-                        } else {
-                            high
-                        };
+                let was = *head;
+                let mut high = was;
+                for part in &self.parts[self.ranges[o.item as usize].clone()] {
+                    let sections = self.firsts[part.clone()].iter();
+                    for (&first, &latest) in sections.zip(&self.latest[part.clone()]) {
+                        let least = if was > latest { first } else { was };
+                        high = high.max(least);
                     }
                 }
-                if high > *head {
-                    if high > self.capacity - item.size || item.fixed.is_some() {
+                if high > was {
+                    let item = o.item as usize;
+                    if high > self.capacity - self.size[item] || self.fixed[item] {
                         return false;
                     }
-                    *head = round_up(high, item.alignment);
+                    *head = high.round_up(self.alignment[item]);
                     changed = true;
                 }
             }
-            if !changed || round + 1 == ROUNDS {
+            if !changed {
                 break;
             }
         }
-        self.fits(open, heads)
+        true
     }
 
     /// Whether in each section, above every height, there is room for what cannot lie below it.
-    fn fits(&mut self, open: &[Open], heads: &[u64]) -> bool {
-        let items = &self.instance.items;
-        let mut by_head: Vec<u32> = (0..open.len() as u32).collect();
-        by_head.sort_unstable_by_key(|&at| heads[at as usize]);
-        let mut fits = true;
-        for &at in by_head.iter().rev() {
-            let head = heads[at as usize];
-            for part in &items[open[at as usize].item as usize].parts {
-                let mut most = 0;
-                for load in &mut self.load[part.first as usize..part.last as usize] {
-                    *load += part.hi;
+    fn fits(&mut self, open: &[Open<N>], heads: &[N]) -> bool {
+        let (from, to) = self.sections(open);
+        let mut by_head: Vec<(N, u32)> =
+            heads.iter().zip(open).map(|(&h, o)| (h, o.item)).collect();
+        by_head.sort_unstable();
+        self.load[from..to].fill(N::ZERO);
+        for &(head, item) in by_head.iter().rev() {
+            let size = self.size[item as usize];
+            let mut most = N::ZERO;
+            for part in &self.parts[self.ranges[item as usize].clone()] {
+                for load in &mut self.load[part.clone()] {
+                    *load = *load + size;
                     most = most.max(*load);
                 }
-                fits &= head + most <= self.capacity;
             }
-            if !fits {
-                break;
+            if head + most > self.capacity {
+                return false;
             }
         }
-        for o in open {
-            let item = &items[o.item as usize];
-            self.load[item.first() as usize..item.last() as usize].fill(0);
-        }
-        fits
+        true
     }
+}
+
+/// For each item the one before it in `order` among those that are alike: they are placed in
+/// this order.
+fn twins(instance: &Instance, order: &[u32]) -> Vec<u32> {
+    let mut twins = vec![NOBODY; order.len()];
+    let mut seen = HashMap::new();
+    for &index in order {
+        let item = &instance.items[index as usize];
+        if item.fixed.is_none() {
+            let alike = (&item.parts, item.alignment);
+            twins[index as usize] = seen.insert(alike, index).unwrap_or(NOBODY);
+        }
+    }
+    twins
 }
 
 /// For each item those that share a section with it, itself included.

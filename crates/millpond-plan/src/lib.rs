@@ -42,6 +42,7 @@ mod instance;
 mod occupancy;
 mod planner;
 mod problem;
+mod unit;
 mod validate;
 
 pub use compare::{Comparison, compare, held_at, peak_time};

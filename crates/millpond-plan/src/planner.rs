@@ -157,10 +157,12 @@ impl Job<'_> {
         }
         let mut wrong = None;
         let (offsets, lower_bound) = self.improve(instance, self.rounds, &mut |offsets, bound| {
-            let plan = self.finish(&|root| (0, offsets[root]), bound);
-            match plan {
-                Ok(plan) if plan.peak <= capacity => improved(&plan),
-                Ok(_) => {}
+            let place = |root: usize| (0, offsets[root]);
+            if self.peaks(&place)[0] > capacity {
+                return;
+            }
+            match self.finish(&place, bound) {
+                Ok(plan) => improved(&plan),
                 Err(error) => wrong = Some(error),
             }
         });
