@@ -273,6 +273,11 @@ fn one(call: &Call<'_>) -> Option<Shape> {
         }
         "Conv" | "ConvInteger" => {
             let weights = call.shape(1)?;
+            let group = u64::try_from(call.int("group").unwrap_or(1)).ok()?;
+            let channels = weights.get(1)?.checked_mul(group)?;
+            if call.shape(0)?.get(1) != Some(&channels) {
+                return None;
+            }
             window(call, *weights.first()?, Some(weights.get(2..)?))
         }
         "QLinearConv" => {
@@ -291,17 +296,10 @@ fn one(call: &Call<'_>) -> Option<Shape> {
             let (&[a0, a1], &[b0, b1]) = (a, b) else {
                 return None;
             };
-            let m = if call.int("transA").unwrap_or(0) != 0 {
-                a1
-            } else {
-                a0
-            };
-            let n = if call.int("transB").unwrap_or(0) != 0 {
-                b0
-            } else {
-                b1
-            };
-            Some(vec![m, n])
+            let turned = |name| call.int(name).unwrap_or(0) != 0;
+            let (m, a_inner) = if turned("transA") { (a1, a0) } else { (a0, a1) };
+            let (n, b_inner) = if turned("transB") { (b0, b1) } else { (b1, b0) };
+            (a_inner == b_inner).then(|| vec![m, n])
         }
         "MatMul" | "MatMulInteger" => matmul(call.shape(0)?, call.shape(1)?),
         "QLinearMatMul" => matmul(call.shape(0)?, call.shape(3)?),
@@ -477,6 +475,10 @@ fn broadcast(a: &[u64], b: &[u64]) -> Option<Shape> {
 }
 
 fn matmul(a: &[u64], b: &[u64]) -> Option<Shape> {
+    let inner = b[b.len().checked_sub(2).unwrap_or_default()..].first()?;
+    if a.last()? != inner {
+        return None;
+    }
     match (a, b) {
         ([], _) | (_, []) => None,
         ([_], [_]) => Some(Vec::new()),

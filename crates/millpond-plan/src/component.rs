@@ -89,6 +89,8 @@ enum Work {
         /// Whether what has no plan here has none at all.
         complete: bool,
         orders: Vec<Vec<u32>>,
+        /// Strategy and order, what found a plan last first.
+        tasks: Vec<(Strategy, usize)>,
     },
     Reorder {
         order: Vec<u32>,
@@ -171,8 +173,8 @@ impl Component {
 
     fn search(&mut self, target: u64, control: &Control<'_>) {
         let round = self.rounds.min(40) - 1;
-        let nodes = (2 * self.instance.items.len() as u64 + 100) << round;
-        let finest = (self.bound >> (6 + round.min(20))).max(self.grain);
+        let nodes = (3 * self.instance.items.len() as u64 / 2 + 60) << round;
+        let finest = (self.bound >> (4 + round.min(20))).max(self.grain);
         let (mut low, mut capacity) = (target, target);
         while self.best.peak > target && !control.over() {
             match self.ask(capacity, nodes, control) {
@@ -187,10 +189,9 @@ impl Component {
                 // Nothing is left between what was asked and what there is.
                 return;
             }
-            capacity = low + (self.best.peak - low) / 2 / self.grain * self.grain;
-            if capacity >= self.best.peak {
-                return;
-            }
+            // What fails asks every strategy, what succeeds few: small steps are cheaper.
+            let step = ((self.best.peak - low) / 4).max(finest) / self.grain * self.grain;
+            capacity = self.best.peak - step.max(self.grain);
         }
     }
 
@@ -207,29 +208,26 @@ impl Component {
 
     /// Asks every strategy for a plan within `capacity`. Of those that find one, the first in the
     /// list is taken, however fast the others were.
-    fn ask(&self, capacity: u64, nodes: u64, control: &Control<'_>) -> Outcome {
+    fn ask(&mut self, capacity: u64, nodes: u64, control: &Control<'_>) -> Outcome {
         let Work::Exact {
             instance,
             complete,
             orders,
-        } = &self.work
+            tasks,
+        } = &mut self.work
         else {
             return Outcome::Stopped;
         };
         if instance.lower_bound() > capacity {
             return Outcome::Stopped;
         }
-        let tasks: Vec<(&[u32], Strategy)> = STRATEGIES
-            .iter()
-            .flat_map(|&strategy| orders.iter().map(move |order| (&order[..], strategy)))
-            .collect();
         let flags: Vec<AtomicBool> = tasks.iter().map(|_| AtomicBool::new(false)).collect();
         let next = AtomicUsize::new(0);
         let first: Mutex<Option<(usize, Outcome)>> = Mutex::new(None);
         let worker = || {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(&(order, strategy)) = tasks.get(at) else {
+                let Some(&(strategy, order)) = tasks.get(at) else {
                     return;
                 };
                 if flags[at].load(Ordering::Relaxed) || control.over() {
@@ -240,7 +238,7 @@ impl Component {
                     deadline: control.deadline,
                     flags: [&flags[at], control.cancel],
                 };
-                let outcome = exact::search(instance, order, strategy, capacity, stop);
+                let outcome = exact::search(instance, &orders[order], strategy, capacity, stop);
                 if outcome != Outcome::Stopped {
                     for flag in &flags[at + 1..] {
                         flag.store(true, Ordering::Relaxed);
@@ -262,8 +260,11 @@ impl Component {
             }
         });
         match first.into_inner().unwrap_or_else(|e| e.into_inner()) {
-            Some((_, Outcome::None)) if !complete => Outcome::Stopped,
-            Some((_, outcome)) => outcome,
+            Some((_, Outcome::None)) if !*complete => Outcome::Stopped,
+            Some((at, outcome)) => {
+                tasks[..=at].rotate_right(1);
+                outcome
+            }
             None => Outcome::Stopped,
         }
     }
@@ -328,7 +329,11 @@ impl Work {
             });
             order
         });
+        let tasks = STRATEGIES
+            .iter()
+            .flat_map(|&s| (0..KEYS.len()).map(move |order| (s, order)));
         Work::Exact {
+            tasks: tasks.collect(),
             orders: orders.collect(),
             instance: grown,
             complete,

@@ -29,7 +29,7 @@ use crate::instance::{Instance, Item, Part};
 use crate::unit::Unit;
 
 /// How often bounds are raised at one node: the first times bring most.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 2;
 const NOBODY: u32 = u32::MAX;
 
 /// How a search ended.
