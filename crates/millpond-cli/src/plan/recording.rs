@@ -16,6 +16,12 @@ use super::input::{Input, Source};
 /// Steps in a window that is looked for again.
 const WINDOW: usize = 32;
 
+/// Distances that are looked at, those first at which the most windows recur.
+const MOST_DISTANCES: usize = 32;
+
+/// A job repeats itself if this share of its steps does.
+const LIKENESS: f64 = 0.7;
+
 /// An allocation or a free, in host order.
 #[derive(Clone, Copy)]
 struct Change {
@@ -36,7 +42,7 @@ pub(super) fn input(trace: &Trace, given: Option<(usize, usize)>) -> Result<Inpu
         }
         Some((first, last)) => return Err(InputError::NoSuchSteps { first, last, steps }),
         None => match period(&changes) {
-            Some(period) => (cut(&changes, period), true),
+            Some((period, end)) => (cut(&changes, period, end), true),
             None => (0..changes.len(), false),
         },
     };
@@ -73,8 +79,8 @@ fn changes(trace: &Trace) -> Vec<Change> {
     trace.steps.iter().enumerate().filter_map(change).collect()
 }
 
-/// The distance at which the job repeats itself, in changes.
-fn period(changes: &[Change]) -> Option<usize> {
+/// The distance at which the job repeats itself, in changes, and where it has done so.
+fn period(changes: &[Change]) -> Option<(usize, usize)> {
     // What a change is, without the block's number: the size, or how long ago it was allocated.
     let mut allocated = HashMap::new();
     let mut kinds = Vec::with_capacity(changes.len());
@@ -97,33 +103,48 @@ fn period(changes: &[Change]) -> Option<usize> {
             *distances.entry(at - before).or_default() += 1;
         }
     }
-    // The longest of those that explain nearly as much as the best: an iteration is made of
-    // layers that repeat too, and what lies between them tells the two apart.
-    let matches = |distance: usize| {
-        let pairs = kinds
-            .iter()
-            .zip(&kinds[distance..])
-            .rev()
-            .take(3 * distance);
-        let (same, all) = pairs.fold((0, 0), |(s, n), (a, b)| (s + usize::from(a == b), n + 1));
-        same as f64 / f64::from(all.max(1))
-    };
-    let most = distances.values().copied().max()?;
-    let mut likely: Vec<usize> = distances
+    let mut likely: Vec<(usize, usize)> = distances
         .into_iter()
-        .filter(|&(distance, count)| {
-            2 * distance <= changes.len() && (count * 20 >= most || count >= distance / 2)
-        })
-        .map(|(distance, _)| distance)
+        .filter(|&(distance, _)| distance >= WINDOW && 2 * distance <= changes.len())
+        .map(|(distance, count)| (count, distance))
         .collect();
-    likely.sort_unstable();
-    likely
-        .into_iter()
-        .find(|&distance| matches(distance) >= 0.9)
+    likely.sort_unstable_by(|a, b| b.cmp(a));
+    likely.truncate(MOST_DISTANCES);
+    let alike = |&(_, distance): &(usize, usize)| {
+        let (share, end) = likeness(&kinds, distance);
+        (share, distance, end)
+    };
+    let found: Vec<(f64, usize, usize)> = likely.iter().map(alike).collect();
+    let best = found.iter().map(|f| f.0).fold(0.0, f64::max);
+    // Two iterations are as good a distance as one: the shortest counts.
+    let good = found
+        .iter()
+        .filter(|f| f.0 >= LIKENESS && f.0 >= best - 0.02);
+    good.min_by_key(|f| f.1)
+        .map(|&(_, distance, end)| (distance, end))
 }
 
-/// The last whole iteration that begins where the least is live.
-fn cut(changes: &[Change], period: usize) -> std::ops::Range<usize> {
+/// The largest share of steps, over a quarter of the recording, that are what they were `distance` before;
+/// and the end of that quarter. Jobs warm up and are taken down, so that only a part repeats.
+fn likeness(kinds: &[(bool, u64)], distance: usize) -> (f64, usize) {
+    let stretch = (kinds.len() / 4).max(distance).min(kinds.len() - distance);
+    let same = |at: usize| usize::from(kinds[at] == kinds[at - distance]);
+    let mut count = 0;
+    let mut best = (0, kinds.len());
+    for at in distance..kinds.len() {
+        count += same(at);
+        if at >= distance + stretch {
+            count -= same(at - stretch);
+        }
+        if at + 1 >= distance + stretch && count >= best.0 {
+            best = (count, at + 1);
+        }
+    }
+    (best.0 as f64 / stretch.max(1) as f64, best.1)
+}
+
+/// The last whole iteration before `end` that begins where the least is live.
+fn cut(changes: &[Change], period: usize, end: usize) -> std::ops::Range<usize> {
     let mut sizes = HashMap::new();
     let mut live = vec![0_u64];
     for change in changes {
@@ -136,7 +157,7 @@ fn cut(changes: &[Change], period: usize) -> std::ops::Range<usize> {
             None => now.saturating_sub(sizes.get(&change.block).copied().unwrap_or(0)),
         });
     }
-    let last = changes.len() - period;
+    let last = end - period;
     let from = (last + 1).saturating_sub(period);
     let start = (from..=last)
         .rev()
