@@ -475,7 +475,7 @@ fn broadcast(a: &[u64], b: &[u64]) -> Option<Shape> {
 }
 
 fn matmul(a: &[u64], b: &[u64]) -> Option<Shape> {
-    let inner = b[b.len().checked_sub(2).unwrap_or_default()..].first()?;
+    let inner = b[b.len().saturating_sub(2)..].first()?;
     if a.last()? != inner {
         return None;
     }
