@@ -20,6 +20,7 @@ mod lives;
 mod proto;
 mod rules;
 mod value;
+mod window;
 
 use std::collections::BTreeMap;
 
