@@ -175,23 +175,27 @@ impl Component {
         let round = self.rounds.min(40) - 1;
         let nodes = (3 * self.instance.items.len() as u64 / 2 + 60) << round;
         let finest = (self.bound >> (4 + round.min(20))).max(self.grain);
+        // `low` is the lowest capacity that is worth asking for; each turn it rises, or the plan gets
+        // better.
         let (mut low, mut capacity) = (target, target);
-        while self.best.peak > target && !control.over() {
+        while self.best.peak > low && !control.over() {
             match self.ask(capacity, nodes, control) {
                 Outcome::Found(offsets) => self.adopt(offsets),
                 Outcome::None => {
                     self.bound = self.bound.max(capacity + self.grain);
                     low = low.max(self.bound);
                 }
-                Outcome::Stopped => low = low.max(capacity),
-            }
-            if self.best.peak <= low + finest && capacity >= low {
-                // Nothing is left between what was asked and what there is.
-                return;
+                Outcome::Stopped => {
+                    low = capacity + self.grain;
+                    if self.best.peak < low + finest {
+                        return;
+                    }
+                }
             }
             // What fails asks every strategy, what succeeds few: small steps are cheaper.
-            let step = ((self.best.peak - low) / 4).max(finest) / self.grain * self.grain;
-            capacity = self.best.peak - step.max(self.grain);
+            let gap = self.best.peak.saturating_sub(low);
+            let step = (gap / 4).max(finest) / self.grain * self.grain;
+            capacity = self.best.peak - step.clamp(self.grain.min(gap), gap);
         }
     }
 
