@@ -125,6 +125,14 @@ pub(crate) fn plan(
         }
         // A few rounds each, so that one hard block does not take the time of all.
         let (offsets, _) = job.improve(&part, job.rounds.min(ROUNDS), &mut |_, _| {});
+        // Planned without a limit, it can be higher than what is there already.
+        if part
+            .items
+            .iter()
+            .any(|i| offsets[i.root] + i.size > block.length)
+        {
+            continue;
+        }
         let before = places.clone();
         for item in &part.items {
             places[item.root].1 = block.start + offsets[item.root];
