@@ -32,7 +32,8 @@ impl Log {
             share_posix_fd: false,
             share_fabric: false,
             rdma: false,
-            host_numa: false,
+            host: false,
+        host_numa: false,
             stream_values_recur: true,
         };
         Log {

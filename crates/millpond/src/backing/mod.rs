@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod build;
 mod place;
 mod vacate;

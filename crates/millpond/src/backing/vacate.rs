@@ -68,7 +68,7 @@ impl Backing {
         idle
     }
 
-    fn is_idle(&self, order: &Order, record: &super::HandleRecord) -> bool {
+    pub(super) fn is_idle(&self, order: &Order, record: &super::HandleRecord) -> bool {
         record.live == 0
             && record.pins == 0
             && record.aliases.iter().all(|&alias| {

@@ -67,6 +67,11 @@ impl Pages {
         self.reserved
     }
 
+    /// Bytes that exist: what is only promised left out.
+    pub(crate) fn existing(&self) -> u64 {
+        self.reserved - self.promised
+    }
+
     pub(crate) fn peak_reserved(&self) -> u64 {
         self.peak_reserved
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::properties::{HandleTypes, PoolLocation};
 use crate::device::{DeviceError, EventId, StreamId};
 
 /// Why a pool could not be built.
@@ -18,6 +19,38 @@ pub enum PoolError {
         limit: u64,
         /// The device's granularity, in bytes.
         granularity: u64,
+    },
+    /// The pool's memory was to lie on a device other than the one that the pool is built on.
+    #[error(
+        "a pool in the memory of device {asked} was asked for on device {device}; build it on \
+         device {asked}"
+    )]
+    WrongDevice {
+        /// The ordinal asked for.
+        asked: u32,
+        /// The ordinal of the device that the pool was to be built on.
+        device: u32,
+    },
+    /// The device cannot have memory there (not supported, 801).
+    #[error(
+        "this device cannot use mapped memory that lies at {location:?}; its capabilities say \
+         where it can (`host`, `host_numa`)"
+    )]
+    LocationNotOffered {
+        /// Where.
+        location: PoolLocation,
+    },
+    /// The memory cannot be exported in this way.
+    #[error(
+        "memory at {location:?} cannot be exported as {handle_types:?} on this device; its \
+         capabilities say how it can (`share_posix_fd`, `share_fabric`), and pools of the host at \
+         large have no handle types"
+    )]
+    HandleTypesNotOffered {
+        /// How.
+        handle_types: HandleTypes,
+        /// Where the memory was to lie.
+        location: PoolLocation,
     },
 }
 

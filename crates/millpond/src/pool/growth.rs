@@ -11,7 +11,7 @@ use super::error::Wall;
 use super::state::{Claim, Need, State};
 use super::streams::Marking;
 use crate::backing::{Build, Lack, Part, Terms, Vacated};
-use crate::device::{DeviceError, HandleProperties, Status};
+use crate::device::{DeviceError, Status};
 use crate::mapping;
 use crate::order::{End, Ends};
 use crate::pages::{Handle, HandleSlot, Ladder};
@@ -54,7 +54,7 @@ impl Inner {
             return self.grow_plain(need, means.within);
         }
         let crowded = self.lock().backing.take_crowded();
-        if crowded && self.reuse.allow_opportunistic {
+        if crowded && self.reuse().allow_opportunistic {
             // Idle mappings can be taken away when their uses are seen to be completed.
             self.observe(Marking::Harmless);
         }
@@ -239,7 +239,7 @@ impl Inner {
     fn create_handles(&self, parts: &[Part], into: &mut Vec<Handle>) -> Result<(), DeviceError> {
         for part in parts {
             if let Part::Create(size) = *part {
-                let id = self.device.create(size, HandleProperties::default())?;
+                let id = self.device.create(size, self.properties.of_handles())?;
                 into.push(Handle { size, id });
             }
         }

@@ -16,7 +16,7 @@ use super::state::{Claim, Granted, Need, State};
 use super::streams::Marking;
 use super::{Inner, Request, Statistics};
 use crate::device::{DeviceError, Status};
-use crate::order::End;
+use crate::order::{End, Reasons};
 
 impl Inner {
     pub(super) fn allocate_slowly(&self, need: Need) -> Result<Granted, AllocError> {
@@ -53,7 +53,7 @@ impl Inner {
             )
         };
         if shared {
-            if self.reuse.allow_opportunistic {
+            if self.reuse().allow_opportunistic {
                 // What was freed last may have no marker yet, and be completed all the same.
                 self.observe(Marking::Harmless);
             }
@@ -61,7 +61,7 @@ impl Inner {
                 return Ok(claim);
             }
         }
-        let may_wait = may_wait && shared && self.reuse.allow_internal_dependencies;
+        let may_wait = may_wait && shared && self.reuse().allow_internal_dependencies;
         let mut means = Means {
             awaited: None,
             budget,
@@ -82,6 +82,15 @@ impl Inner {
             };
         }
         self.observe(Marking::All);
+        // From here on the host waits, and what it has waited for is free for all, whatever the
+        // policies, as after any synchronisation.
+        let need = &Need {
+            reasons: Reasons {
+                completed: true,
+                ..need.reasons
+            },
+            ..*need
+        };
         let mut looked_again = false;
         loop {
             let claim = {

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attributes;
 mod error;
 mod front;
 mod graphs;
@@ -19,6 +20,7 @@ mod growth;
 mod ladder;
 mod plain;
 mod policy;
+mod properties;
 mod reclaim;
 mod sanitizer;
 mod state;
@@ -31,18 +33,23 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 
+pub use attributes::{AttributeError, PoolAttribute, Usage};
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
 pub use graphs::{Capture, CaptureError, GraphMemory};
 pub use policy::{ReusePolicies, Setting, Waits};
+pub use properties::{HandleTypes, PoolLocation};
+pub use reclaim::TrimReport;
 pub use sanitizer::{Access, Action, Hazard, OrderReport, ReportedBlock, Site};
 pub use statistics::Statistics;
 
-use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, StreamId};
+use crate::device::{AccessGrant, Device, DeviceError, Protection, StreamId};
 use crate::order::{EventPool, Reasons};
 use crate::pages::Pages;
 use crate::space::{GRAIN, align_up};
 use crate::sync::{Mutex, MutexGuard};
+use attributes::Settings;
 use graphs::Graphs;
+use properties::Properties;
 use sanitizer::{BlockCall, Sanitizer};
 use state::{Need, State};
 use streams::Marking;
@@ -66,7 +73,8 @@ struct Inner {
     identify_streams: bool,
     setting: Setting,
     waits: Waits,
-    reuse: ReusePolicies,
+    properties: Properties,
+    settings: Settings,
     graphs: Graphs,
     /// What checks the caller's own order, if he wants that.
     sanitizer: Option<Sanitizer>,
@@ -74,11 +82,17 @@ struct Inner {
 }
 
 impl Inner {
+    /// The reuse policies at this moment.
+    fn reuse(&self) -> ReusePolicies {
+        self.settings.reuse()
+    }
+
     /// The reuse policies as `order` knows them.
     fn reasons(&self) -> Reasons {
+        let reuse = self.reuse();
         Reasons {
-            ordered: self.reuse.follow_event_dependencies,
-            completed: self.reuse.allow_opportunistic,
+            ordered: reuse.follow_event_dependencies,
+            completed: reuse.allow_opportunistic,
         }
     }
 
@@ -98,6 +112,9 @@ pub struct PoolBuilder {
     setting: Setting,
     waits: Waits,
     reuse: ReusePolicies,
+    release_threshold: u64,
+    location: Option<PoolLocation>,
+    handle_types: HandleTypes,
     stream_sanitizer: bool,
 }
 
@@ -130,6 +147,30 @@ impl PoolBuilder {
         self
     }
 
+    /// Bytes above which memory is given back at synchronisations. Without it: `u64::MAX`, nothing
+    /// is. See [`Pool::set_release_threshold`].
+    #[must_use]
+    pub fn release_threshold(mut self, bytes: u64) -> PoolBuilder {
+        self.release_threshold = bytes;
+        self
+    }
+
+    /// Where the pool's memory is to lie. Without it: in the device's own memory.
+    #[must_use]
+    pub fn location(mut self, location: PoolLocation) -> PoolBuilder {
+        self.location = Some(location);
+        self
+    }
+
+    /// How the pool's memory can be handed to other processes. Without it: not at all. Fixed from
+    /// then on. What it has is given back like that of any pool, by trims and thresholds (the
+    /// driver's exportable pools never give any back).
+    #[must_use]
+    pub fn handle_types(mut self, handle_types: HandleTypes) -> PoolBuilder {
+        self.handle_types = handle_types;
+        self
+    }
+
     /// Promises that every stream is announced to [`Pool::stream_destroyed`] before it is
     /// destroyed, or is never destroyed.
     ///
@@ -143,6 +184,10 @@ impl PoolBuilder {
     }
 
     /// Builds the pool. It takes no memory until something is allocated.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`]: the limit is too small, or the device cannot have such a pool.
     pub fn build(self) -> Result<Pool, PoolError> {
         let capabilities = self.device.capabilities();
         let granularity = capabilities.granularity;
@@ -152,9 +197,14 @@ impl PoolBuilder {
                 granularity,
             });
         }
-        let accessor = Accessor::Device(capabilities.ordinal);
+        let own = PoolLocation::Device(capabilities.ordinal);
+        let properties = Properties {
+            location: self.location.unwrap_or(own),
+            handle_types: self.handle_types,
+        };
+        properties.check(capabilities)?;
         let grants = vec![AccessGrant {
-            accessor,
+            accessor: properties.location.own_accessor(),
             protection: Protection::ReadWrite,
         }];
         let events = EventPool::new(Arc::clone(&self.device));
@@ -167,7 +217,8 @@ impl PoolBuilder {
             identify_streams,
             setting: self.setting,
             waits: self.waits,
-            reuse: self.reuse,
+            properties,
+            settings: Settings::new(self.reuse, self.release_threshold),
             graphs: Graphs::default(),
             sanitizer: self.stream_sanitizer.then(Sanitizer::default),
             state,
@@ -224,6 +275,9 @@ impl Pool {
             setting: Setting::default(),
             waits: Waits::default(),
             reuse: ReusePolicies::default(),
+            release_threshold: u64::MAX,
+            location: None,
+            handle_types: HandleTypes::NONE,
             stream_sanitizer: false,
         }
     }
@@ -326,17 +380,29 @@ impl Pool {
     }
 
     /// Gives memory back to the device that nothing uses, until at most `keep` bytes are
-    /// reserved. Gives the bytes released.
+    /// reserved. Gives the bytes released: see [`Pool::trim_to`], which also tells what was not.
+    pub fn trim(&self, keep: u64) -> Result<u64, DeviceError> {
+        Ok(self.trim_to(keep)?.released_bytes)
+    }
+
+    /// Gives memory back to the device that nothing uses, until no more than `min_bytes_to_keep`
+    /// bytes are reserved, or nothing can be given back without going below that
+    /// (`cuMemPoolTrimTo`). Gives an account of it: what could not be released, and why.
     ///
     /// From then on the pool plans for what is live now, not for the most that ever was.
     ///
     /// Waits for nothing: memory whose last use is not seen to be completed stays. Synchronise
     /// first ([`Pool::synchronize`]) to give back all that is free.
-    pub fn trim(&self, keep: u64) -> Result<u64, DeviceError> {
+    ///
+    /// # Errors
+    ///
+    /// What the device said, if it refused and nothing at all was released.
+    pub fn trim_to(&self, min_bytes_to_keep: u64) -> Result<TrimReport, DeviceError> {
         self.inner.observe(Marking::All);
-        let trimmed = self.inner.trim_to(keep);
-        self.inner.lock().blocks.begin_again();
-        trimmed
+        let trimmed = self.inner.trim_to(min_bytes_to_keep);
+        let mut state = self.inner.lock();
+        state.blocks.begin_again();
+        Ok(state.trim_report(trimmed?))
     }
 
     /// Checks the pool's own bookkeeping. For tests: it looks at everything.

@@ -253,6 +253,28 @@ impl Pool {
         self.inner.device.synchronize_stream(stream)?;
         self.inner.lock().order.synchronized_knowledge(&knowledge);
         self.inner.watch_synchronized(awaited);
+        self.inner.apply_release_threshold();
+        Ok(())
+    }
+
+    /// Waits on the host for the caller's event ([`Device::synchronize_event`]). If it was recorded
+    /// through the pool ([`Pool::record_event`]), everything it stands for is then known to be
+    /// completed, and free for all.
+    ///
+    /// [`Device::synchronize_event`]: crate::device::Device::synchronize_event
+    pub fn synchronize_event(&self, event: EventId) -> Result<(), DeviceError> {
+        let knowledge = self.inner.lock().order.event_knowledge(event);
+        let awaited = self.inner.watch_event_synchronization(event);
+        self.inner.device.synchronize_event(event)?;
+        if let Some(knowledge) = knowledge {
+            let mut state = self.inner.lock();
+            // If it was recorded again meanwhile, that may be what was waited for.
+            if state.order.event_knowledge(event).as_ref() == Some(&knowledge) {
+                state.order.synchronized_knowledge(&knowledge);
+            }
+        }
+        self.inner.watch_synchronized(awaited);
+        self.inner.apply_release_threshold();
         Ok(())
     }
 
@@ -261,6 +283,7 @@ impl Pool {
         let awaited = self.inner.watch_synchronization(None);
         self.inner.synchronize()?;
         self.inner.watch_synchronized(awaited);
+        self.inner.apply_release_threshold();
         Ok(())
     }
 

@@ -18,8 +18,8 @@ use super::kernels::Split;
 use super::types::{
     ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE, CUevent, CUmemAccessDesc, CUmemAllocationProp,
     CUmemFabricHandle, CUmemLocation, CUresult, CUstream, EVENT_DISABLE_TIMING, HANDLE_TYPE_FABRIC,
-    HANDLE_TYPE_POSIX_FD, LOCATION_DEVICE, LOCATION_HOST_NUMA, STREAM_DEFAULT, STREAM_NON_BLOCKING,
-    SUCCESS,
+    HANDLE_TYPE_POSIX_FD, LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, STREAM_DEFAULT,
+    STREAM_NON_BLOCKING, SUCCESS,
 };
 use crate::device::{
     AccessGrant, Accessor, Call, Capabilities, Device, DeviceError, EventId, Findings, HandleId,
@@ -48,6 +48,11 @@ impl Device for CudaDevice {
             free: free as u64,
             total: total as u64,
         })
+    }
+
+    fn can_be_accessed_by(&self, ordinal: u32) -> bool {
+        // A device that cannot be asked can be given nothing.
+        ordinal == self.capabilities.ordinal || self.can_peer_access(ordinal).unwrap_or(false)
     }
 
     fn now(&self) -> u64 {
@@ -519,6 +524,7 @@ fn raw_event(event: EventId) -> CUevent {
 fn access_descriptor(grant: &AccessGrant) -> Option<CUmemAccessDesc> {
     let (kind, id) = match grant.accessor {
         Accessor::Device(ordinal) => (LOCATION_DEVICE, ordinal),
+        Accessor::Host => (LOCATION_HOST, 0),
         Accessor::HostNuma(node) => (LOCATION_HOST_NUMA, node),
     };
     Some(CUmemAccessDesc {

@@ -160,7 +160,9 @@ impl MemoryRules {
                         ),
                     ));
                 }
-                Accessor::HostNuma(node) => self.check_host_memory(address, size, node)?,
+                Accessor::Host | Accessor::HostNuma(_) => {
+                    self.check_host_memory(address, size, grant.accessor)?;
+                }
             }
         }
         Ok(own)
@@ -345,7 +347,12 @@ impl MemoryRules {
         ))
     }
 
-    fn check_host_memory(&self, address: u64, size: u64, node: u32) -> Result<(), DeviceError> {
+    fn check_host_memory(
+        &self,
+        address: u64,
+        size: u64,
+        accessor: Accessor,
+    ) -> Result<(), DeviceError> {
         let in_device = self
             .mappings
             .range(address..address.saturating_add(size))
@@ -359,8 +366,7 @@ impl MemoryRules {
             Some((base, _)) => Err(unsupported(
                 Call::SetAccess,
                 format!(
-                    "the memory at {base:#x} is the device's own, and the CPUs of NUMA node {node} \
-                     cannot touch it"
+                    "the memory at {base:#x} is the device's own, and {accessor:?} cannot touch it"
                 ),
             )),
         }

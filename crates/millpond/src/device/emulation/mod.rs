@@ -223,7 +223,14 @@ impl MemoryRules {
         }
         match properties.location {
             Location::Device => self.check_memory_left(call, size),
-            Location::HostNuma(_) if self.capabilities.host_numa => Ok(()),
+            Location::Host if self.capabilities.host => Ok(()),
+            Location::Host => Err(unsupported(call, "this device has no mapped host memory")),
+            // An emulated host is one node.
+            Location::HostNuma(0) if self.capabilities.host_numa => Ok(()),
+            Location::HostNuma(node) if self.capabilities.host_numa => Err(invalid(
+                call,
+                format!("there is no NUMA node {node}; this host has node 0"),
+            )),
             Location::HostNuma(node) => Err(unsupported(
                 call,
                 format!("this device has no mapped host memory (NUMA node {node} asked for)"),

@@ -68,6 +68,7 @@ pub struct HostDeviceBuilder {
     total_memory: Option<u64>,
     delays: Option<Delays>,
     stream_values_recur: bool,
+    host_memory: bool,
 }
 
 impl HostDeviceBuilder {
@@ -97,6 +98,14 @@ impl HostDeviceBuilder {
         self
     }
 
+    /// Whether handles can lie in host memory: NUMA node 0, or the host at large. Such handles take
+    /// none of the device's memory. By default they cannot.
+    #[must_use]
+    pub fn host_memory(mut self, offered: bool) -> HostDeviceBuilder {
+        self.host_memory = offered;
+        self
+    }
+
     /// Creates the device.
     ///
     /// # Errors
@@ -113,7 +122,8 @@ impl HostDeviceBuilder {
             share_posix_fd: true,
             share_fabric: false,
             rdma: false,
-            host_numa: false,
+            host: self.host_memory,
+            host_numa: self.host_memory,
             stream_values_recur: self.stream_values_recur,
         };
         let space = AddressSpace::new(&capabilities)?;
@@ -143,6 +153,7 @@ impl HostDevice {
             total_memory: None,
             delays: None,
             stream_values_recur: false,
+            host_memory: false,
         }
     }
 

@@ -92,6 +92,7 @@ pub struct SimDeviceBuilder {
     costs: CostTable,
     mapping: bool,
     stream_values_recur: bool,
+    host_memory: bool,
 }
 
 impl SimDeviceBuilder {
@@ -121,6 +122,13 @@ impl SimDeviceBuilder {
         self
     }
 
+    /// Whether handles can lie in host memory: NUMA node 0, or the host at large. Such handles take
+    /// none of the device's memory. By default they cannot.
+    pub fn host_memory(mut self, offered: bool) -> SimDeviceBuilder {
+        self.host_memory = offered;
+        self
+    }
+
     /// Builds the device.
     pub fn build(self) -> SimDevice {
         let capabilities = Capabilities {
@@ -133,7 +141,8 @@ impl SimDeviceBuilder {
             share_posix_fd: false,
             share_fabric: false,
             rdma: false,
-            host_numa: false,
+            host: self.host_memory,
+            host_numa: self.host_memory,
             stream_values_recur: self.stream_values_recur,
         };
         let first_identity = DEVICES.fetch_add(1, Ordering::Relaxed) << 32;
@@ -160,6 +169,7 @@ impl SimDevice {
             costs: CostTable::default(),
             mapping: true,
             stream_values_recur: false,
+            host_memory: false,
         }
     }
 

@@ -74,7 +74,7 @@ impl Inner {
         if self.device.capabilities().mapping {
             let enough = self.lock().pages.reserved().saturating_sub(wish.size);
             for keep in [enough, 0] {
-                if !self.trim_to(keep).is_ok_and(|released| released > 0) {
+                if !self.trim_to(keep).is_ok_and(|trimmed| trimmed.released > 0) {
                     continue;
                 }
                 refused = match self.grow_captured(arena, wish) {
@@ -174,7 +174,12 @@ impl Inner {
     /// Creates a handle and maps it. If that fails it is undone; what is left if that fails too is
     /// of no use, and is given back when the memory is closed.
     fn map_new(&self, address: u64, size: u64) -> Result<Backed, (DeviceError, Option<Backed>)> {
-        let created = self.device.create(size, HandleProperties::default());
+        // DRV, graph memory nodes: no handle types.
+        let properties = HandleProperties {
+            share: None,
+            ..self.properties.of_handles()
+        };
+        let created = self.device.create(size, properties);
         let handle = created.map_err(|error| (error, None))?;
         let mut mapped = false;
         let outcome = self.device.map(address, size, handle).and_then(|()| {

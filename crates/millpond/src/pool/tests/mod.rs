@@ -1,6 +1,7 @@
 //! The pool on the sim device. What random sequences find is in the checker's crate; here are the
 //! cases that somebody thought of, each under the name of what must not happen again.
 
+mod attributes;
 mod drafts;
 mod faults;
 mod gone;
@@ -20,6 +21,7 @@ mod sanitizer_random;
 mod small;
 mod streams;
 mod threads;
+mod trim;
 mod uses;
 
 use std::sync::{Arc, Mutex};
