@@ -136,6 +136,30 @@ mod explored {
 
             #[allow(dead_code, reason = "each is used in a part of what it can")]
             impl $name {
+                pub(crate) fn new(value: $kind) -> $name {
+                    $name(atomic::$name::new(value))
+                }
+
+                pub(crate) fn store(&self, value: $kind, ordering: Ordering) {
+                    point();
+                    self.0.store(value, ordering);
+                }
+
+                pub(crate) fn fetch_max(&self, value: $kind, ordering: Ordering) -> $kind {
+                    point();
+                    self.0.fetch_max(value, ordering)
+                }
+
+                pub(crate) fn fetch_update(
+                    &self,
+                    set: Ordering,
+                    fetch: Ordering,
+                    update: impl FnMut($kind) -> Option<$kind>,
+                ) -> Result<$kind, $kind> {
+                    point();
+                    self.0.fetch_update(set, fetch, update)
+                }
+
                 pub(crate) fn load(&self, ordering: Ordering) -> $kind {
                     point();
                     self.0.load(ordering)

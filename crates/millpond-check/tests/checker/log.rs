@@ -33,7 +33,7 @@ impl Log {
             share_fabric: false,
             rdma: false,
             host: false,
-        host_numa: false,
+            host_numa: false,
             stream_values_recur: true,
         };
         Log {

@@ -385,14 +385,6 @@ impl Backing {
         self.free.rewrite(change, |a, b| order.alike(a, b));
     }
 
-    /// Every mapping, with its handle, and every handle that has none.
-    pub(crate) fn everything(&self) -> impl Iterator<Item = (Handle, bool, &[u64])> {
-        self.handles.iter().map(|(_, record)| {
-            let plain = record.kind == Kind::Plain;
-            (record.handle, plain, record.aliases.as_slice())
-        })
-    }
-
     /// Base and size of every reservation that is not a plain allocation's.
     pub(crate) fn mappable(&self) -> impl Iterator<Item = (u64, u64)> {
         let plain = |base: u64| {

@@ -303,7 +303,10 @@ impl State {
             forced: room(means.within),
         };
         let build = backing.begin(&terms)?;
-        pages.promise(build.created());
+        if !pages.promise(build.created()) {
+            backing.undo(order, build);
+            return Err(Lack::Memory);
+        }
         Ok(build)
     }
 

@@ -14,7 +14,7 @@ use super::error::{AllocError, OutOfMemory, Wall};
 use super::growth::{Means, Refused};
 use super::state::{Claim, Granted, Need, State};
 use super::streams::Marking;
-use super::{Inner, Request, Statistics};
+use super::{Inner, Request, Statistics, reaper};
 use crate::device::{DeviceError, Status};
 use crate::order::{End, Reasons};
 
@@ -27,7 +27,12 @@ impl Inner {
             };
             return Err(self.out_of_memory(&need, refused));
         }
+        reaper::reap(&self.device);
+        self.ask_others_before(&need);
         let mut found = self.find_memory(&need);
+        if found.is_err() && self.ask_others(&need) {
+            found = self.find_memory(&need);
+        }
         if found.is_err() && need.small {
             // There is no room for a region of small blocks, but there may be for this one.
             let alone = Need {
@@ -126,7 +131,7 @@ impl Inner {
     /// The most bytes that one block could ever have.
     pub(super) fn most_there_can_be(&self) -> u64 {
         let capabilities = self.device.capabilities();
-        let limit = self.lock().pages.limit();
+        let limit = self.lock().pages.most();
         let whole = limit.min(capabilities.total_memory);
         whole - whole % capabilities.granularity
     }
@@ -192,6 +197,9 @@ impl Inner {
         self.refusal(request, refused, |state, statistics, wall| {
             let wall = match wall {
                 Wall::LimitReached if statistics.free_bytes >= need.size => Wall::InPieces,
+                Wall::LimitReached | Wall::NeverFits if state.is_budget_short(need) => {
+                    Wall::BudgetReached
+                }
                 wall => wall,
             };
             (wall, state.backing.longest_free())

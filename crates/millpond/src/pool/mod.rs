@@ -17,34 +17,45 @@ mod error;
 mod front;
 mod graphs;
 mod growth;
+mod identity;
 mod ladder;
 mod plain;
+mod pointer;
 mod policy;
 mod properties;
+mod reaper;
 mod reclaim;
 mod sanitizer;
 mod state;
 mod statistics;
 mod streams;
 mod teardown;
+mod tenants;
+mod together;
 mod uses;
 
 use std::fmt;
 use std::panic::Location;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 pub use attributes::{AttributeError, PoolAttribute, Usage};
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
 pub use graphs::{Capture, CaptureError, GraphMemory};
+pub(crate) use identity::WeakPool;
+pub use pointer::{Pointer, PointerState};
 pub use policy::{ReusePolicies, Setting, Waits};
 pub use properties::{HandleTypes, PoolLocation};
+pub use reaper::{Reaper, reap, reap_waiting};
 pub use reclaim::TrimReport;
 pub use sanitizer::{Access, Action, Hazard, OrderReport, ReportedBlock, Site};
 pub use statistics::Statistics;
+pub(crate) use together::{WaitFor, wait_for};
 
 use crate::device::{AccessGrant, Device, DeviceError, Protection, StreamId};
 use crate::order::{EventPool, Reasons};
 use crate::pages::Pages;
+pub use crate::pages::{Budget, BudgetUsage};
 use crate::space::{GRAIN, align_up};
 use crate::sync::{Mutex, MutexGuard};
 use attributes::Settings;
@@ -56,15 +67,18 @@ use streams::Marking;
 
 /// A pool of one device's memory. Clones are the same pool.
 ///
-/// The pool goes when its last clone and its last [`Block`] are gone: it then waits for the
-/// device to finish the work that may still use its memory, and gives everything back. Blocks
-/// that were turned into raw addresses and never freed go with it.
+/// The pool goes when its last clone and its last [`Block`] are gone, or when it is destroyed
+/// ([`Pool::destroy`]) and its last block is freed. Nobody waits for that: memory that work of the
+/// device may still use is given back later, by the next call of a pool of the device that calls
+/// the device, or by a thread (see [`reap`]). Blocks that were turned into raw addresses and never
+/// freed go with the last clone.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
 }
 
 struct Inner {
+    id: u64,
     device: Arc<dyn Device>,
     events: Arc<EventPool>,
     /// Who may touch the pool's memory.
@@ -78,6 +92,12 @@ struct Inner {
     graphs: Graphs,
     /// What checks the caller's own order, if he wants that.
     sanitizer: Option<Sanitizer>,
+    /// Whether it is a device's default pool, which cannot be destroyed.
+    is_default: bool,
+    /// Whether it serves no requests any more.
+    destroyed: AtomicBool,
+    /// Whether nobody can reach it any more but the reaper.
+    abandoned: bool,
     state: Mutex<State>,
 }
 
@@ -115,6 +135,8 @@ pub struct PoolBuilder {
     release_threshold: u64,
     location: Option<PoolLocation>,
     handle_types: HandleTypes,
+    budget: Option<Budget>,
+    is_default: bool,
     stream_sanitizer: bool,
 }
 
@@ -183,12 +205,19 @@ impl PoolBuilder {
         self
     }
 
+    /// Makes the pool one that cannot be destroyed.
+    pub(crate) fn default_pool(mut self) -> PoolBuilder {
+        self.is_default = true;
+        self
+    }
+
     /// Builds the pool. It takes no memory until something is allocated.
     ///
     /// # Errors
     ///
     /// [`PoolError`]: the limit is too small, or the device cannot have such a pool.
     pub fn build(self) -> Result<Pool, PoolError> {
+        reaper::reap(&self.device);
         let capabilities = self.device.capabilities();
         let granularity = capabilities.granularity;
         if self.limit < granularity {
@@ -208,9 +237,11 @@ impl PoolBuilder {
             protection: Protection::ReadWrite,
         }];
         let events = EventPool::new(Arc::clone(&self.device));
-        let state = Mutex::new(State::new(Pages::new(granularity, self.limit)));
+        let pages = Pages::new(granularity, self.limit).under(self.budget);
+        let state = Mutex::new(State::new(pages));
         let identify_streams = capabilities.stream_values_recur && !self.streams_declared;
         let inner = Inner {
+            id: identity::next(),
             device: self.device,
             events,
             grants,
@@ -221,11 +252,14 @@ impl PoolBuilder {
             settings: Settings::new(self.reuse, self.release_threshold),
             graphs: Graphs::default(),
             sanitizer: self.stream_sanitizer.then(Sanitizer::default),
+            is_default: self.is_default,
+            destroyed: AtomicBool::new(false),
+            abandoned: false,
             state,
         };
-        Ok(Pool {
-            inner: Arc::new(inner),
-        })
+        let inner = Arc::new(inner);
+        inner.join_budget();
+        Ok(Pool { inner })
     }
 }
 
@@ -247,6 +281,11 @@ impl Request {
             stream,
             name: None,
         }
+    }
+
+    /// The stream that asks.
+    pub fn stream(&self) -> StreamId {
+        self.stream
     }
 
     /// Asks for another alignment, in bytes: a power of two. Less than 256 gives 256.
@@ -278,11 +317,18 @@ impl Pool {
             release_threshold: u64::MAX,
             location: None,
             handle_types: HandleTypes::NONE,
+            budget: None,
+            is_default: false,
             stream_sanitizer: false,
         }
     }
 
-    /// The device whose memory the pool hands out.
+    /// Where the pool's memory lies.
+    pub fn location(&self) -> PoolLocation {
+        self.inner.properties.location
+    }
+
+    /// The device that the pool works with.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.inner.device
     }
@@ -308,6 +354,9 @@ impl Pool {
         } = request;
         if !alignment.is_power_of_two() {
             return Err(AllocError::BadAlignment { alignment });
+        }
+        if self.inner.destroyed.load(Ordering::Relaxed) {
+            return Err(AllocError::Destroyed { requested });
         }
         let device_failed = |error| AllocError::Device { requested, error };
         let key = self.inner.stream_key(stream).map_err(device_failed)?;
@@ -400,6 +449,7 @@ impl Pool {
     pub fn trim_to(&self, min_bytes_to_keep: u64) -> Result<TrimReport, DeviceError> {
         self.inner.observe(Marking::All);
         let trimmed = self.inner.trim_to(min_bytes_to_keep);
+        reaper::reap(&self.inner.device);
         let mut state = self.inner.lock();
         state.blocks.begin_again();
         Ok(state.trim_report(trimmed?))

@@ -5,7 +5,7 @@ use crate::device::{Accessor, Capabilities, HandleProperties, Location, ShareKin
 use super::error::PoolError;
 
 /// Where a pool's memory lies (`CUmemLocation`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum PoolLocation {
     /// In the memory of the device with this ordinal.
     Device(u32),

@@ -1,8 +1,8 @@
 //! Giving memory back to the device: which handles nothing uses any more, and releasing them.
 
-use super::Inner;
 use super::state::State;
 use super::streams::Marking;
+use super::{Inner, reaper};
 use crate::backing::{Leaving, LeavingPlain};
 use crate::device::DeviceError;
 use crate::order::Ends;
@@ -125,6 +125,7 @@ impl Inner {
     /// The host has waited for something: the moment to give back what is above the release
     /// threshold (GUIDE 4.3). A refusal is no failure of the wait.
     pub(super) fn apply_release_threshold(&self) {
+        reaper::reap(&self.device);
         let threshold = self.settings.release_threshold();
         if self.lock().pages.reserved() <= threshold {
             return;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Inner, Pool};
+use super::{Inner, Pool, reaper};
 use crate::device::{Call, DeviceError, EventId, Status, StreamId};
 use crate::order::{Marker, MarkerRequest, StreamKey};
 
@@ -323,7 +323,8 @@ impl Inner {
 
     pub(super) fn synchronize(self: &Inner) -> Result<(), DeviceError> {
         self.graphs.refuse_wait(Call::Synchronize, None)?;
-        let graphs = self.graphs.take_closable();
+        let graphs = self.take_unused_graphs();
+        let others = reaper::Awaited::before(&self.device, Some(self));
         let everything = self.lock().order.everything();
         if let Err(error) = self.device.synchronize() {
             self.keep_graphs(graphs);
@@ -335,6 +336,7 @@ impl Inner {
             state.settle_finished_streams();
         }
         self.close_graphs(graphs);
+        others.over();
         Ok(())
     }
 

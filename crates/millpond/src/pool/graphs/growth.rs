@@ -58,7 +58,7 @@ impl Inner {
         if let Some(granted) = arena.lock().allocate(wish) {
             return Ok(granted);
         }
-        let most = self.lock().pages.limit();
+        let most = self.lock().pages.most();
         let most = most.min(self.device.capabilities().total_memory);
         if wish.size > most {
             let (wall, error) = (Wall::NeverFits, None);
@@ -163,11 +163,10 @@ impl Inner {
     /// Promises so many bytes, if the limit allows them.
     fn promise_graph(&self, size: u64) -> Result<(), Refused> {
         let mut state = self.lock();
-        if state.pages.headroom(u64::MAX) < size {
+        if state.pages.headroom(u64::MAX) < size || !state.pages.promise(size) {
             let (wall, error) = (Wall::LimitReached, None);
             return Err(Refused { wall, error });
         }
-        state.pages.promise(size);
         Ok(())
     }
 
