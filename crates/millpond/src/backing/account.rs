@@ -2,7 +2,7 @@
 
 use super::{Backing, Kind};
 use crate::order::Order;
-use crate::pages::Handle;
+use crate::pages::{Handle, HandleSlot};
 
 /// Why handles and plain allocations stay, in bytes of whole ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,6 +44,16 @@ impl Backing {
             *why += size;
         }
         account
+    }
+
+    /// All mappings of handles, by address: start, end, whose, and where their reservation begins.
+    pub(crate) fn mapped(&self) -> Vec<(u64, u64, HandleSlot, u64)> {
+        let mapped = self.mappings.iter().filter_map(|(address, mapping)| {
+            let physical = self.handles[mapping.slot.0].kind == Kind::Physical;
+            let (base, _) = self.reservations.around(address)?;
+            physical.then_some((address, address + mapping.size, mapping.slot, base))
+        });
+        mapped.collect()
     }
 
     /// What lies under an address, if anything does.

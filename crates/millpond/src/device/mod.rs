@@ -64,6 +64,7 @@ mod faults;
 pub mod host;
 mod observe;
 pub mod sim;
+mod topology;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -76,6 +77,7 @@ pub use faults::Faults;
 pub use host::HostDevice;
 pub use observe::{CallRecord, Observed, Observer, Outcome};
 pub use sim::SimDevice;
+pub use topology::Topology;
 
 /// A physical handle (`CUmemGenericAllocationHandle`): memory without an address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

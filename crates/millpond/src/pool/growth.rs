@@ -168,6 +168,8 @@ impl Inner {
     /// Creates, waits and maps, in this order: what is most likely to be refused comes first, when
     /// nothing has to be undone for it.
     fn carry_out(&self, need: &Need, build: Build, wait: bool) -> Result<Claim, Refused> {
+        let access = self.access.current();
+        let (from, to) = (build.map_from, build.map_to);
         let mut created = Vec::new();
         let mut stranded = Vec::new();
         let outcome = self
@@ -183,7 +185,7 @@ impl Inner {
                     Part::Create(_) => new.next().copied(),
                 });
                 let handles: Vec<Handle> = handles.collect();
-                mapping::back(&*self.device, build.map_from, &handles, &self.grants).map_err(
+                mapping::back(&*self.device, build.map_from, &handles, &access.grants).map_err(
                     |failed| {
                         stranded = failed.stranded;
                         failed.error
@@ -194,6 +196,10 @@ impl Inner {
             Ok(()) => {
                 let (claim, surplus) = self.lock().settle_growth(need, build, &created);
                 self.unmap_surplus(surplus);
+                if let Err(error) = self.renew_access(access.version, from, to) {
+                    self.lock().unclaim(claim);
+                    return Err(error.into());
+                }
                 return Ok(claim);
             }
             Err(error) => error,
@@ -255,7 +261,10 @@ impl Inner {
                 Ok(()) => drop(state.backing.unmapped(vacated)),
                 Err(error) => {
                     tracing::debug!(%error, "a further mapping stays");
+                    let (address, size) = (vacated.address, vacated.handle.size);
                     state.backing.still_mapped(vacated);
+                    drop(state);
+                    self.renew_access_of_kept(address, size);
                 }
             }
         }

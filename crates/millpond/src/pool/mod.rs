@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod attributes;
 mod error;
 mod front;
@@ -39,6 +40,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
+pub use access::AccessError;
 pub use attributes::{AttributeError, PoolAttribute, Usage};
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
 pub use graphs::{Capture, CaptureError, GraphMemory};
@@ -52,12 +54,13 @@ pub use sanitizer::{Access, Action, Hazard, OrderReport, ReportedBlock, Site};
 pub use statistics::Statistics;
 pub(crate) use together::{WaitFor, wait_for};
 
-use crate::device::{AccessGrant, Device, DeviceError, Protection, StreamId};
+use crate::device::{Device, DeviceError, StreamId};
 use crate::order::{EventPool, Reasons};
 use crate::pages::Pages;
 pub use crate::pages::{Budget, BudgetUsage};
 use crate::space::{GRAIN, align_up};
 use crate::sync::{Mutex, MutexGuard};
+use access::AccessList;
 use attributes::Settings;
 use graphs::Graphs;
 use properties::Properties;
@@ -82,7 +85,7 @@ struct Inner {
     device: Arc<dyn Device>,
     events: Arc<EventPool>,
     /// Who may touch the pool's memory.
-    grants: Vec<AccessGrant>,
+    access: AccessList,
     /// Whether the device is asked which stream a handle value stands for.
     identify_streams: bool,
     setting: Setting,
@@ -232,10 +235,6 @@ impl PoolBuilder {
             handle_types: self.handle_types,
         };
         properties.check(capabilities)?;
-        let grants = vec![AccessGrant {
-            accessor: properties.location.own_accessor(),
-            protection: Protection::ReadWrite,
-        }];
         let events = EventPool::new(Arc::clone(&self.device));
         let pages = Pages::new(granularity, self.limit).under(self.budget);
         let state = Mutex::new(State::new(pages));
@@ -244,7 +243,7 @@ impl PoolBuilder {
             id: identity::next(),
             device: self.device,
             events,
-            grants,
+            access: AccessList::new(properties.location),
             identify_streams,
             setting: self.setting,
             waits: self.waits,

@@ -164,7 +164,12 @@ impl Inner {
                 Ok(size)
             }
             Err(error) => {
+                let kept: Vec<u64> = leaving.mappings.iter().map(|m| m.address).collect();
                 backing.stays(order, leaving);
+                drop(state);
+                for address in kept {
+                    self.renew_access_of_kept(address, size);
+                }
                 Err(error)
             }
         }

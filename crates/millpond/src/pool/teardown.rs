@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicBool;
 
+use super::access::AccessList;
 use super::attributes::Settings;
 use super::state::State;
 use super::{Inner, reaper};
@@ -40,7 +41,7 @@ impl Inner {
             id: self.id,
             device: Arc::clone(&self.device),
             events: Arc::clone(&self.events),
-            grants: self.grants.clone(),
+            access: AccessList::new(self.properties.location),
             identify_streams: self.identify_streams,
             setting: self.setting,
             waits: self.waits,

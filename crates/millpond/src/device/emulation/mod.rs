@@ -27,7 +27,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Call, Capabilities, DeviceError, HandleId, HandleProperties, Location, MemoryInfo, Protection,
-    ShareKind, Status,
+    ShareKind, Status, Topology,
 };
 
 pub(crate) use mapping::{Backing, Granted, Piece, Removed};
@@ -80,6 +80,8 @@ pub(crate) struct MemoryRules {
     allocations: BTreeMap<u64, u64>,
     handles: FxHashMap<HandleId, MemoryId>,
     memories: FxHashMap<MemoryId, Memory>,
+    /// The other devices, if there are any.
+    topology: Option<Topology>,
 }
 
 impl MemoryRules {
@@ -93,7 +95,14 @@ impl MemoryRules {
             allocations: BTreeMap::new(),
             handles: FxHashMap::default(),
             memories: FxHashMap::default(),
+            topology: None,
         }
+    }
+
+    /// The same among other devices.
+    pub(crate) fn in_topology(mut self, topology: Option<&Topology>) -> MemoryRules {
+        self.topology = topology.cloned();
+        self
     }
 
     /// Bytes free and in all. Memory imported from elsewhere counts as used.
@@ -452,6 +461,16 @@ impl MemoryRules {
         }
         self.memories.remove(&id);
         Some(Gone { memory: id, size })
+    }
+}
+
+impl Drop for MemoryRules {
+    fn drop(&mut self) {
+        if let Some(topology) = &self.topology {
+            for &address in self.mappings.keys() {
+                topology.forget(address);
+            }
+        }
     }
 }
 

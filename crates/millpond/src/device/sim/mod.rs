@@ -47,7 +47,9 @@ use std::thread;
 pub use costs::{CostTable, CostTableError};
 use state::State;
 
-use super::{Call, Capabilities, Device, DeviceError, DeviceKind, EventId, Status, StreamId};
+use super::{
+    Call, Capabilities, Device, DeviceError, DeviceKind, EventId, Status, StreamId, Topology,
+};
 
 /// The granularity of every known NVIDIA device.
 const GRANULARITY: u64 = 2 << 20;
@@ -93,6 +95,7 @@ pub struct SimDeviceBuilder {
     mapping: bool,
     stream_values_recur: bool,
     host_memory: bool,
+    place: Option<(Topology, u32)>,
 }
 
 impl SimDeviceBuilder {
@@ -129,12 +132,19 @@ impl SimDeviceBuilder {
         self
     }
 
+    /// Puts the device among others, under this ordinal. By default it stands alone, as device 0.
+    /// The devices of a topology share the address space: each has a sixteenth of it.
+    pub fn in_topology(mut self, topology: &Topology, ordinal: u32) -> SimDeviceBuilder {
+        self.place = Some((topology.clone(), ordinal));
+        self
+    }
+
     /// Builds the device.
     pub fn build(self) -> SimDevice {
         let capabilities = Capabilities {
             kind: DeviceKind::Sim,
             name: "sim".to_owned(),
-            ordinal: 0,
+            ordinal: self.place.as_ref().map_or(0, |(_, ordinal)| *ordinal),
             total_memory: self.total_memory - self.total_memory % GRANULARITY,
             granularity: GRANULARITY,
             mapping: self.mapping,
@@ -146,7 +156,8 @@ impl SimDeviceBuilder {
             stream_values_recur: self.stream_values_recur,
         };
         let first_identity = DEVICES.fetch_add(1, Ordering::Relaxed) << 32;
-        let state = State::new(&capabilities, self.costs, first_identity);
+        let topology = self.place.as_ref().map(|(topology, _)| topology);
+        let state = State::new(&capabilities, topology, self.costs, first_identity);
         SimDevice {
             capabilities,
             clock: AtomicU64::new(0),
@@ -170,6 +181,7 @@ impl SimDevice {
             mapping: true,
             stream_values_recur: false,
             host_memory: false,
+            place: None,
         }
     }
 

@@ -183,7 +183,8 @@ impl Inner {
         let mut mapped = false;
         let outcome = self.device.map(address, size, handle).and_then(|()| {
             mapped = true;
-            self.device.set_access(address, size, &self.grants)
+            self.device
+                .set_access(address, size, &self.access.current().grants)
         });
         let backed = |mapped| Backed {
             address,

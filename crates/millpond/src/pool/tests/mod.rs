@@ -1,6 +1,7 @@
 //! The pool on the sim device. What random sequences find is in the checker's crate; here are the
 //! cases that somebody thought of, each under the name of what must not happen again.
 
+mod access;
 mod attributes;
 mod drafts;
 mod faults;
