@@ -10,6 +10,8 @@
 //! 4. New handles, within the limit.
 //! 5. Waiting on the host for pending memory, one event at a time, trying again after each.
 
+use std::sync::atomic::Ordering;
+
 use super::error::{AllocError, OutOfMemory, Wall};
 use super::growth::{Means, Refused};
 use super::state::{Claim, Granted, Need, State};
@@ -42,7 +44,16 @@ impl Inner {
             found = self.find_memory(&alone);
         }
         match found {
-            Ok(claim) => Ok(self.lock().hand_out(&need, &claim)),
+            Ok(claim) => {
+                let mut state = self.lock();
+                // It may have been destroyed, and seen to have nothing left, in the meantime.
+                if self.destroyed.load(Ordering::Acquire) {
+                    state.unclaim(claim);
+                    let requested = need.requested;
+                    return Err(AllocError::Destroyed { requested });
+                }
+                Ok(state.hand_out(&need, &claim))
+            }
             Err(refused) => Err(self.out_of_memory(&need, refused)),
         }
     }

@@ -139,6 +139,45 @@ fn a_destroyed_pool_shrinks_as_its_blocks_go() {
     assert_eq!((reap(&world.device), world.taken()), (0, 0));
 }
 
+/// Destroyed, and seen to be empty, between a request's beginning and its end: a raw block that
+/// came of it would have nobody to keep its pool.
+#[test]
+fn a_request_that_is_overtaken_by_the_pools_end_is_refused() {
+    use crate::device::{Call, CallRecord, DeviceError, Observed, Observer, Outcome};
+    use crate::pool::Pool;
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct AtReserve(Mutex<Option<Pool>>);
+    impl Observer for AtReserve {
+        fn before(&self, call: &CallRecord) -> Result<(), DeviceError> {
+            if call.call() == Call::Reserve {
+                let pool = self.0.lock().unwrap().take();
+                pool.map_or(Ok(()), |pool| {
+                    pool.destroy().unwrap();
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        }
+        fn after(&self, _: &CallRecord, _: Outcome<'_>, _: u64, _: u64) {}
+    }
+
+    let sim = Arc::new(SimDevice::builder().total_memory(64 * MIB).build());
+    let stream = sim.create_stream(StreamOrder::Independent).unwrap();
+    let destroyer = Arc::new(AtReserve::default());
+    let observers = vec![Arc::clone(&destroyer) as Arc<dyn Observer>];
+    let device: Arc<dyn Device> = Arc::new(Observed::new(sim, observers));
+    let pool = Pool::builder(Arc::clone(&device)).build().unwrap();
+    *destroyer.0.lock().unwrap() = Some(pool.clone());
+    let refused = pool.allocate(MIB, stream).unwrap_err();
+    assert_eq!(refused, AllocError::Destroyed { requested: MIB });
+    drop(pool);
+    reap_waiting(&device).unwrap();
+    let info = device.memory_info().unwrap();
+    assert_eq!(info.free, info.total);
+}
+
 #[test]
 fn a_stream_of_nobody_is_refused_where_a_device_is_named() {
     let world = world(false);
