@@ -211,7 +211,7 @@ impl World {
                     Err(error) => panic!("{error}"),
                 }
             }
-            45..=74 | 0..=44 if !taken.is_empty() => {
+            0..=74 if !taken.is_empty() => {
                 let number = random.below(taken.len() as u64) as usize;
                 self.free(taken.swap_remove(number));
             }
