@@ -18,6 +18,9 @@ RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 step "tests"
 cargo test --workspace --locked
 
+step "instruction counts"
+scripts/instructions.sh
+
 step "examples"
 scripts/test-examples.sh
 

@@ -179,8 +179,8 @@ pub unsafe extern "C" fn millpond_pool_alloc(
         let pool = unsafe { required(pool, "pool") }?;
         // SAFETY: null, or a place for a pointer.
         let out = unsafe { Out::new(result, "result") }?;
-        let block = pool.pool.allocate(size, self::stream(stream))?;
-        out.set(pointer(block.into_raw()));
+        let request = Request::new(size, self::stream(stream));
+        out.set(pointer(pool.pool.allocate_raw(request)?));
         Ok(())
     })
 }
@@ -208,8 +208,7 @@ pub unsafe extern "C" fn millpond_pool_alloc_aligned(
         // SAFETY: null, or a place for a pointer.
         let out = unsafe { Out::new(result, "result") }?;
         let request = Request::new(size, self::stream(stream)).alignment(alignment);
-        let block = pool.pool.allocate_with(request)?;
-        out.set(pointer(block.into_raw()));
+        out.set(pointer(pool.pool.allocate_raw(request)?));
         Ok(())
     })
 }

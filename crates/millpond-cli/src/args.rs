@@ -2,11 +2,12 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::bench::BenchArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::generate::GenerateArgs;
 use crate::commands::replay::ReplayArgs;
 
-/// A GPU memory pool in stream order: look at this machine, replay recordings of real jobs.
+/// A GPU memory pool in stream order: look at this machine, replay recordings of real jobs, time it.
 #[derive(Debug, Parser)]
 #[command(name = "millpond", version, about, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -17,6 +18,7 @@ pub(crate) struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Bench(BenchArgs),
     Doctor(DoctorArgs),
     Generate(GenerateArgs),
     Replay(ReplayArgs),

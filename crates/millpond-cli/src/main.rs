@@ -1,10 +1,12 @@
 //! The command line of millpond.
 //!
 //! - [`args`]: what can be said; [`commands`]: one file for each subcommand.
-//! - [`doctor`]: what this machine has; [`replay`]: a recording against the pool on a device.
+//! - [`doctor`]: what this machine has; [`replay`]: a recording against the pool on a device;
+//!   [`mod@bench`]: what one allocation and free costs.
 //! - [`device`], [`size`]: devices, and sizes in bytes, as people write them.
 
 mod args;
+mod bench;
 mod commands;
 mod device;
 mod doctor;
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
         .without_time()
         .init();
     match cli.command {
+        Command::Bench(args) => commands::bench::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Replay(args) => commands::replay::run(&args),

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! And back: [`write_ordered_csv`] writes a trace, and [`JobKind::generate`] makes some that are in no
-//! file.
+//! file; [`churn`] is a load without a job.
 //!
 //! # Invariants
 //! - Every reader ends in a [`Trace`] that [`Trace::validate`] accepts, or in one [`TraceError`].
@@ -28,6 +28,8 @@
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
+
+pub mod churn;
 
 mod builder;
 mod error;

@@ -1,5 +1,6 @@
 //! One file for each subcommand: its arguments and what it does.
 
+pub(crate) mod bench;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod replay;

@@ -5,10 +5,12 @@
 //!   [`delay`]: what inserted waits cost; [`min_limit`]: how little memory would do.
 //! - [`calls`]: counts driver calls; [`outcome`]: what comes of it; [`findings`]: what goes wrong;
 //!   [`error`]: why there is no outcome.
+//! - [`bare`]: the job's calls alone, for whoever takes their time.
 //! - [`picture`]: the address space over time, as an SVG.
 //! - [`progress`]: a bar for the impatient.
 
 mod allocator;
+mod bare;
 mod calls;
 mod delay;
 mod error;
@@ -30,15 +32,16 @@ use millpond::device::HostDevice;
 use millpond_trace::Trace;
 
 pub(crate) use allocator::{PolicyChoice, PoolSettings};
+pub(crate) use bare::{BareRepetition, Watch, play_bare};
 pub(crate) use error::ReplayError;
 pub(crate) use outcome::{Outcome, table};
 pub(crate) use picture::Recorder;
 pub(crate) use progress::Progress;
-pub(crate) use workload::Scale;
+pub(crate) use workload::{Scale, Workload};
 
 use crate::device::DeviceName;
 use real::RealDevice;
-use workload::{Workload, fitting_scale};
+use workload::fitting_scale;
 
 /// A device's memory where nothing else is said, on the sim: an H200's.
 const SIM_MEMORY: u64 = 141_000_000_000;

@@ -8,6 +8,9 @@
 
 #![forbid(unsafe_code)]
 
+mod directory;
+mod usage;
+
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
@@ -16,13 +19,27 @@ use smallvec::{SmallVec, smallvec};
 use crate::order::{Ends, StreamIndex};
 use crate::space::ExtentId;
 
+pub(crate) use directory::{Directory, Held};
+pub(crate) use usage::ThreadUsage;
+
 /// Where a block stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// By itself in mapped memory.
     Backed,
-    /// In a region of small blocks.
-    Small(ExtentId),
+    /// In a region, of this heap.
+    Cut(HeapIndex, ExtentId),
+}
+
+/// A heap of blocks that are cut out of regions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HeapIndex {
+    /// Small blocks of streams that have no front.
+    Common,
+    /// Small blocks of a front.
+    OfFront(usize),
+    /// The leases of a front.
+    Leases(usize),
 }
 
 /// A live block.
@@ -48,9 +65,6 @@ pub(crate) struct Blocks {
     next_serial: u64,
     live_bytes: u64,
     live_rounded: u64,
-    peak_live: u64,
-    most_live: u64,
-    largest_request: u64,
 }
 
 impl Blocks {
@@ -65,6 +79,20 @@ impl Blocks {
     ) -> u64 {
         let serial = self.next_serial;
         self.next_serial += 1;
+        self.add_numbered(address, place, requested, size, owner, serial);
+        serial
+    }
+
+    /// Records a block that has a serial number already.
+    pub(crate) fn add_numbered(
+        &mut self,
+        address: u64,
+        place: Place,
+        requested: u64,
+        size: u64,
+        owner: StreamIndex,
+        serial: u64,
+    ) {
         let users = smallvec![owner];
         let ended = Ends::default();
         let record = BlockRecord {
@@ -79,10 +107,6 @@ impl Blocks {
         self.by_address.insert(address, record);
         self.live_bytes += requested;
         self.live_rounded += size;
-        self.peak_live = self.peak_live.max(self.live_bytes);
-        self.most_live = self.most_live.max(self.live_bytes);
-        self.largest_request = self.largest_request.max(requested);
-        serial
     }
 
     pub(crate) fn get(&self, address: u64) -> Option<&BlockRecord> {
@@ -135,31 +159,5 @@ impl Blocks {
     /// Bytes taken by live blocks, rounding included.
     pub(crate) fn live_rounded(&self) -> u64 {
         self.live_rounded
-    }
-
-    pub(crate) fn peak_live(&self) -> u64 {
-        self.peak_live
-    }
-
-    /// The highest `live_bytes` ever.
-    pub(crate) fn most_live(&self) -> u64 {
-        self.most_live
-    }
-
-    /// The largest block ever asked for.
-    pub(crate) fn largest_request(&self) -> u64 {
-        self.largest_request
-    }
-
-    /// What was asked for so far says nothing any more of what will be.
-    pub(crate) fn begin_again(&mut self) {
-        self.most_live = self.live_bytes;
-        let largest = self.by_address.values().map(|record| record.requested);
-        self.largest_request = largest.max().unwrap_or(0);
-    }
-
-    /// The high watermark begins again at what is live now.
-    pub(crate) fn reset_peak(&mut self) {
-        self.peak_live = self.live_bytes;
     }
 }

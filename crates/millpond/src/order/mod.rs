@@ -37,6 +37,7 @@
 mod clock;
 mod ends;
 mod events;
+mod position;
 mod user_events;
 
 use std::collections::VecDeque;
@@ -49,6 +50,7 @@ use crate::device::{EventId, StreamId};
 pub(crate) use clock::Clock;
 pub(crate) use ends::{End, Ends};
 pub(crate) use events::{EventPool, PooledEvent};
+pub(crate) use position::Position;
 use user_events::Recorded;
 
 /// A stream that the pool knows, by its slot.
@@ -113,7 +115,7 @@ enum Life {
 struct Timeline {
     key: StreamKey,
     life: Life,
-    now: u64,
+    now: Position,
     ended: u64,
     done: u64,
     /// The part of `done` that the caller himself waited for.
@@ -123,8 +125,6 @@ struct Timeline {
     markers: VecDeque<Marker>,
     /// Bytes freed since the last marker that the stream has not taken back.
     unmarked: u64,
-    /// Whether it has taken a block back, as it freed it, since its last free.
-    takes_back: bool,
     /// Live blocks that name this slot, as their owner or as a further user.
     named: u64,
     /// The caller forbids that this stream is made to wait.
@@ -178,18 +178,17 @@ impl Order {
         }
         let vacant = self.timelines.iter().position(|t| t.life == Life::Vacant);
         let slot = vacant.unwrap_or(self.timelines.len());
-        let start = vacant.map_or(0, |slot| self.timelines[slot].now);
+        let start = vacant.map_or(0, |slot| self.timelines[slot].now.get());
         let timeline = Timeline {
             key,
             life: Life::Alive,
-            now: start,
+            now: Position::new(start),
             ended: start,
             done: start,
             synchronized: start,
             clock: Clock::default(),
             markers: VecDeque::new(),
             unmarked: 0,
-            takes_back: false,
             named: 0,
             never_waits: false,
         };
@@ -246,12 +245,23 @@ impl Order {
     fn pass(&mut self, stream: StreamIndex) -> End {
         let timeline = &mut self.timelines[stream.slot()];
         if timeline.life == Life::Alive {
-            timeline.now += 1;
+            timeline.now.raise_by_one();
         }
         End {
             stream,
-            position: timeline.now,
+            position: timeline.now.get(),
         }
+    }
+
+    /// The position of a stream, to number frees by that are told of only later: see [`Position`].
+    pub(crate) fn position(&self, stream: StreamIndex) -> Position {
+        self.timelines[stream.slot()].now.clone()
+    }
+
+    /// Something ended at a position that was read with [`Position::next`].
+    pub(crate) fn reached(&mut self, end: End) {
+        self.timelines[end.stream.slot()].now.raise_to(end.position);
+        self.end_stands(end);
     }
 
     fn end_stands(&mut self, end: End) {
@@ -355,19 +365,30 @@ impl Order {
     pub(crate) fn knowledge(&self, stream: StreamIndex) -> Clock {
         let timeline = &self.timelines[stream.slot()];
         let mut knowledge = timeline.clock.clone();
-        knowledge.raise(stream, timeline.now);
+        knowledge.raise(stream, timeline.now.get());
         knowledge
     }
 
     /// Everything that was queued on any stream up to now.
-    pub(crate) fn everything(&self) -> Clock {
-        self.timelines.iter().map(|t| t.now).collect()
+    pub(crate) fn everything(&mut self) -> Clock {
+        for slot in 0..self.timelines.len() {
+            self.pass(StreamIndex(slot as u32));
+        }
+        self.timelines.iter().map(|t| t.now.get()).collect()
+    }
+
+    /// Everything that was queued on the stream up to now, or comes before that.
+    pub(crate) fn everything_on(&mut self, stream: StreamIndex) -> Clock {
+        self.pass(stream);
+        self.knowledge(stream)
     }
 
     /// The caller has waited for all this on the host.
     pub(crate) fn synchronized_knowledge(&mut self, knowledge: &Clock) {
         for (slot, timeline) in self.timelines.iter_mut().enumerate() {
-            let position = knowledge.at(StreamIndex(slot as u32)).min(timeline.now);
+            let position = knowledge
+                .at(StreamIndex(slot as u32))
+                .min(timeline.now.get());
             timeline.synchronized = timeline.synchronized.max(position);
         }
         self.completed_knowledge(knowledge);
@@ -381,7 +402,9 @@ impl Order {
     /// The host has seen that all this is completed.
     fn completed_knowledge(&mut self, knowledge: &Clock) {
         for (slot, timeline) in self.timelines.iter_mut().enumerate() {
-            let position = knowledge.at(StreamIndex(slot as u32)).min(timeline.now);
+            let position = knowledge
+                .at(StreamIndex(slot as u32))
+                .min(timeline.now.get());
             timeline.done = timeline.done.max(position);
             while timeline
                 .markers
@@ -401,24 +424,13 @@ impl Order {
         bytes: u64,
         live_bytes: u64,
     ) -> Option<MarkerRequest> {
-        self.timelines[stream.slot()].unmarked += bytes;
+        self.freed_unasked(stream, bytes);
         self.marker_by_share(stream, live_bytes)
     }
 
-    /// The same for bytes that only this stream used. If it took back what it freed last, it may
-    /// well take these back: they count from the next free on.
-    pub(crate) fn freed_own(
-        &mut self,
-        stream: StreamIndex,
-        bytes: u64,
-        live_bytes: u64,
-    ) -> Option<MarkerRequest> {
-        if !std::mem::take(&mut self.timelines[stream.slot()].takes_back) {
-            return self.freed(stream, bytes, live_bytes);
-        }
-        let request = self.marker_by_share(stream, live_bytes);
+    /// The same where nothing can be recorded now: the next free may ask for it.
+    pub(crate) fn freed_unasked(&mut self, stream: StreamIndex, bytes: u64) {
         self.timelines[stream.slot()].unmarked += bytes;
-        request
     }
 
     fn marker_by_share(&mut self, stream: StreamIndex, live_bytes: u64) -> Option<MarkerRequest> {
@@ -437,21 +449,15 @@ impl Order {
         timeline.unmarked = timeline.unmarked.saturating_sub(bytes);
     }
 
-    /// The same for a block that serves again as it was freed, a few frees ago.
-    pub(crate) fn taken_back_whole(&mut self, stream: StreamIndex, bytes: u64) {
-        self.taken_back(stream, bytes);
-        self.timelines[stream.slot()].takes_back = true;
-    }
-
     /// What to record so that the stream's present position can be waited for. `None` if the
     /// stream is gone, or a marker stands there already.
     pub(crate) fn marker_request(&mut self, stream: StreamIndex) -> Option<MarkerRequest> {
         let timeline = &mut self.timelines[stream.slot()];
-        if timeline.life != Life::Alive || timeline.covered() >= timeline.now {
+        if timeline.life != Life::Alive || timeline.covered() >= timeline.now.get() {
             return None;
         }
         timeline.unmarked = 0;
-        let (key, position) = (timeline.key, timeline.now);
+        let (key, position) = (timeline.key, timeline.now.get());
         Some(MarkerRequest {
             index: stream,
             key,
@@ -525,7 +531,7 @@ impl Order {
     pub(crate) fn has_lost_work(&self) -> bool {
         self.timelines
             .iter()
-            .any(|t| t.life == Life::Lost && t.done < t.now)
+            .any(|t| t.life == Life::Lost && t.done < t.now.get())
     }
 
     /// What to record before the stream is destroyed. Live blocks that name it may have been used
@@ -541,7 +547,7 @@ impl Order {
     /// failed, or more was freed meanwhile, the rest is lost.
     pub(crate) fn retire(&mut self, stream: StreamIndex) {
         let timeline = &self.timelines[stream.slot()];
-        let life = if timeline.covered() >= timeline.now {
+        let life = if timeline.covered() >= timeline.now.get() {
             Life::Retired
         } else {
             Life::Lost
@@ -574,7 +580,7 @@ impl Order {
         (0..self.timelines.len())
             .filter(|&slot| {
                 let t = &self.timelines[slot];
-                matches!(t.life, Life::Retired | Life::Lost) && t.done >= t.now
+                matches!(t.life, Life::Retired | Life::Lost) && t.done >= t.now.get()
             })
             .map(|slot| StreamIndex(slot as u32))
             .collect()
@@ -593,25 +599,26 @@ impl Order {
     /// Checks the invariants that can be seen from here.
     pub(crate) fn validate(&self) -> Result<(), String> {
         for (slot, t) in self.timelines.iter().enumerate() {
-            if t.ended > t.now {
+            let now = t.now.get();
+            if t.ended > now {
                 return Err(format!(
-                    "stream slot {slot}: an end at {} is past now {}",
-                    t.ended, t.now
+                    "stream slot {slot}: an end at {} is past now {now}",
+                    t.ended
                 ));
             }
-            if t.done > t.now {
+            if t.done > now {
                 return Err(format!(
-                    "stream slot {slot}: done {} is past now {}",
-                    t.done, t.now
+                    "stream slot {slot}: done {} is past now {now}",
+                    t.done
                 ));
             }
             let positions: Vec<u64> = t.markers.iter().map(|m| m.position).collect();
-            if !positions.is_sorted() || positions.last().is_some_and(|&p| p > t.now) {
+            if !positions.is_sorted() || positions.last().is_some_and(|&p| p > now) {
                 return Err(format!(
                     "stream slot {slot}: markers out of order: {positions:?}"
                 ));
             }
-            if t.clock.at(StreamIndex(slot as u32)) > t.now {
+            if t.clock.at(StreamIndex(slot as u32)) > now {
                 return Err(format!("stream slot {slot} knows its own future"));
             }
         }

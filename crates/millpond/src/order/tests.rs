@@ -231,13 +231,6 @@ fn one_stream_alone_is_not_marked_and_two_are_by_share_and_floor() {
     let live = MARKER_FLOOR * MARKER_SHARE * 10;
     assert_eq!(bench.order.freed(a, MARKER_FLOOR * 10 - 1, live), None);
     assert!(bench.order.freed(a, 1, live).is_some());
-    // A stream that takes back what it frees is marked for that at its next free only.
-    bench.order.advance(a);
-    bench.order.taken_back_whole(a, 0);
-    assert_eq!(bench.order.freed_own(a, MARKER_FLOOR, 0), None);
-    bench.order.taken_back_whole(a, MARKER_FLOOR);
-    assert_eq!(bench.order.freed_own(a, MARKER_FLOOR, 0), None);
-    assert!(bench.order.freed_own(a, 1, 0).is_some());
 }
 
 #[test]

@@ -195,12 +195,13 @@ fn bits(reuse: ReusePolicies) -> u8 {
 
 impl Inner {
     fn usage(&self) -> Usage {
-        let state = self.lock();
+        let mut state = self.lock();
+        let used_current = state.gather_usage();
         Usage {
             reserved_current: state.pages.existing(),
             reserved_high: state.pages.peak_reserved(),
-            used_current: state.blocks.live_bytes(),
-            used_high: state.blocks.peak_live(),
+            used_current,
+            used_high: state.peaks.live.max(used_current),
         }
     }
 }
@@ -269,7 +270,8 @@ impl Pool {
                 Ok(())
             }
             PoolAttribute::UsedMemHigh => {
-                self.inner.lock().blocks.reset_peak();
+                let mut state = self.inner.lock();
+                state.peaks.live = state.gather_usage();
                 Ok(())
             }
             _ => Err(AttributeError::ReadOnly { attribute, value }),

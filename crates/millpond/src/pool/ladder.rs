@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use super::error::{AllocError, OutOfMemory, Wall};
 use super::growth::{Means, Refused};
-use super::state::{Claim, Granted, Need, State};
+use super::state::{Claim, Granted, Need, Stand, State};
 use super::streams::Marking;
 use super::{Inner, Request, Statistics, reaper};
 use crate::device::{DeviceError, Status};
@@ -35,10 +35,10 @@ impl Inner {
         if found.is_err() && self.ask_others(&need) {
             found = self.find_memory(&need);
         }
-        if found.is_err() && need.small {
-            // There is no room for a region of small blocks, but there may be for this one.
+        if found.is_err() && need.stand != Stand::Alone {
+            // There is no room for a region, but there may be for this one.
             let alone = Need {
-                small: false,
+                stand: Stand::Alone,
                 ..need
             };
             found = self.find_memory(&alone);
@@ -113,7 +113,8 @@ impl Inner {
                 let mut state = self.lock();
                 state.give_up_kept_region();
                 state.gather_completed(need);
-                state.claim_usable(need)
+                let claim = state.claim_usable(need);
+                claim.or_else(|| state.claim_usable_of_others(need))
             };
             if let Some(claim) = claim {
                 return Ok(claim);
@@ -153,7 +154,7 @@ impl Inner {
         let ladder = self.ladder();
         let (claim, built) = {
             let mut state = self.lock();
-            if let Some(claim) = state.claim_any_small(need) {
+            if let Some(claim) = state.claim_any_cut(need) {
                 (Some(claim), None)
             } else {
                 let place = state.oldest_place(need);
@@ -233,7 +234,7 @@ impl Inner {
             refusal => refusal,
         };
         let device_free = self.device.memory_info().ok().map(|info| info.free);
-        let state = self.lock();
+        let mut state = self.lock();
         let statistics = state.statistics();
         let (wall, largest_free) = describe(&state, &statistics, refused.wall);
         AllocError::OutOfMemory(Box::new(OutOfMemory {

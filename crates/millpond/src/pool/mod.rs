@@ -15,7 +15,7 @@
 mod access;
 mod attributes;
 mod error;
-mod front;
+mod fronts;
 mod graphs;
 mod growth;
 mod identity;
@@ -55,17 +55,18 @@ pub use statistics::Statistics;
 pub(crate) use together::{WaitFor, wait_for};
 
 use crate::device::{Device, DeviceError, StreamId};
-use crate::order::{EventPool, Reasons};
+use crate::order::{EventPool, Reasons, StreamKey};
 use crate::pages::Pages;
 pub use crate::pages::{Budget, BudgetUsage};
 use crate::space::{GRAIN, align_up};
 use crate::sync::{Mutex, MutexGuard};
 use access::AccessList;
 use attributes::Settings;
+use fronts::{Fronts, Wish};
 use graphs::Graphs;
 use properties::Properties;
 use sanitizer::{BlockCall, Sanitizer};
-use state::{Need, State};
+use state::{Granted, Need, State};
 use streams::Marking;
 
 /// A pool of one device's memory. Clones are the same pool.
@@ -101,6 +102,7 @@ struct Inner {
     destroyed: AtomicBool,
     /// Whether nobody can reach it any more but the reaper.
     abandoned: bool,
+    fronts: Arc<Fronts>,
     state: Mutex<State>,
 }
 
@@ -117,6 +119,89 @@ impl Inner {
             ordered: reuse.follow_event_dependencies,
             completed: reuse.allow_opportunistic,
         }
+    }
+
+    #[inline]
+    fn allocate(
+        &self,
+        request: Request,
+        location: &'static Location<'static>,
+    ) -> Result<Granted, AllocError> {
+        match self.allocate_at_once(&request) {
+            Some(granted) => Ok(granted),
+            None => self.allocate_in_full(request, location),
+        }
+    }
+
+    /// Serves a request of a usual kind from the front of its stream, if that has something.
+    #[inline]
+    fn allocate_at_once(&self, request: &Request) -> Option<Granted> {
+        if self.destroyed.load(Ordering::Relaxed) {
+            return None;
+        }
+        let key = self.key_by_value(request.stream)?;
+        self.allocate_in_front(key, request.wish()?)
+    }
+
+    fn allocate_in_full(
+        &self,
+        request: Request,
+        location: &'static Location<'static>,
+    ) -> Result<Granted, AllocError> {
+        let requested = request.size;
+        let alignment = request.alignment;
+        let bad_alignment = AllocError::BadAlignment { alignment };
+        let wish = request.wish().ok_or(bad_alignment)?;
+        if self.destroyed.load(Ordering::Relaxed) {
+            return Err(AllocError::Destroyed { requested });
+        }
+        let device_failed = |error| AllocError::Device { requested, error };
+        let key = self.stream_key(request.stream).map_err(device_failed)?;
+        if let Some(captured) = self.graphs.captured(key) {
+            let (address, serial) = self.allocate_captured(&captured, request)?;
+            return Ok(Granted { address, serial });
+        }
+        let granted = match self.allocate_in_front(key, wish) {
+            Some(granted) => granted,
+            None => self.allocate_behind_front(key, wish)?,
+        };
+        if self.sanitizer.is_some() {
+            let call = BlockCall {
+                address: granted.address,
+                serial: Some(granted.serial),
+                location: Some(location),
+            };
+            self.watch_allocation(call, request.name, requested, key);
+        }
+        Ok(granted)
+    }
+
+    /// Serves a request that its stream's front has nothing for.
+    fn allocate_behind_front(&self, key: StreamKey, wish: Wish) -> Result<Granted, AllocError> {
+        let visit = self.fronts.visit();
+        let mut state = self.lock();
+        let stream = state.stream(key);
+        self.remember_front(key, state.front_for(stream));
+        let met = visit.meets_others() && self.setting != Setting::Tight;
+        let need = Need {
+            requested: wish.requested,
+            size: wish.size,
+            alignment: wish.alignment,
+            own_first: self.waits != Waits::MemoryFirst,
+            stand: state.stand(stream, &wish, met),
+            key,
+            stream,
+            reasons: self.reasons(),
+        };
+        if let Some(claim) = state.claim_usable(&need) {
+            return Ok(state.hand_out(&need, &claim));
+        }
+        // The slot stays the stream's until the block itself names it.
+        state.order.name(need.stream);
+        drop(state);
+        let granted = self.allocate_slowly(need);
+        self.lock().order.unname(need.stream);
+        granted
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -237,7 +322,13 @@ impl PoolBuilder {
         properties.check(capabilities)?;
         let events = EventPool::new(Arc::clone(&self.device));
         let pages = Pages::new(granularity, self.limit).under(self.budget);
-        let state = Mutex::new(State::new(pages));
+        let fronts = Arc::new(Fronts::default());
+        let state = Mutex::new(State::new(
+            pages,
+            Arc::clone(&fronts),
+            // Its reports are of one order of all calls.
+            !self.stream_sanitizer,
+        ));
         let identify_streams = capabilities.stream_values_recur && !self.streams_declared;
         let inner = Inner {
             id: identity::next(),
@@ -254,6 +345,7 @@ impl PoolBuilder {
             is_default: self.is_default,
             destroyed: AtomicBool::new(false),
             abandoned: false,
+            fronts,
             state,
         };
         let inner = Arc::new(inner);
@@ -292,6 +384,16 @@ impl Request {
     pub fn alignment(mut self, alignment: u64) -> Request {
         self.alignment = alignment;
         self
+    }
+
+    /// What it comes to, if its alignment is one.
+    #[inline]
+    fn wish(&self) -> Option<Wish> {
+        self.alignment.is_power_of_two().then(|| Wish {
+            requested: self.size,
+            size: align_up(self.size.max(1), GRAIN).unwrap_or(u64::MAX),
+            alignment: self.alignment.max(GRAIN),
+        })
     }
 
     /// Names the block, for reports ([`Pool::order_reports`]); [`Block::set_name`] takes names that
@@ -345,63 +447,22 @@ impl Pool {
     /// Allocates with further wishes: see [`Request`].
     #[track_caller]
     pub fn allocate_with(&self, request: Request) -> Result<Block, AllocError> {
-        let Request {
-            size: requested,
-            alignment,
-            stream,
-            name,
-        } = request;
-        if !alignment.is_power_of_two() {
-            return Err(AllocError::BadAlignment { alignment });
-        }
-        if self.inner.destroyed.load(Ordering::Relaxed) {
-            return Err(AllocError::Destroyed { requested });
-        }
-        let device_failed = |error| AllocError::Device { requested, error };
-        let key = self.inner.stream_key(stream).map_err(device_failed)?;
-        if let Some(captured) = self.inner.graphs.captured(key) {
-            let granted = self.inner.allocate_captured(&captured, request)?;
-            return Ok(self.block(granted, requested));
-        }
-        let mut state = self.inner.lock();
-        let size = align_up(requested.max(1), GRAIN).unwrap_or(u64::MAX);
-        let alignment = alignment.max(GRAIN);
-        let need = Need {
-            requested,
-            size,
-            alignment,
-            own_first: self.inner.waits != Waits::MemoryFirst,
-            small: Need::is_small(size, alignment),
-            key,
-            stream: state.stream(key),
-            reasons: self.inner.reasons(),
-        };
-        let granted = match state.claim_usable(&need) {
-            Some(claim) => state.hand_out(&need, &claim),
-            None => {
-                // The slot stays the stream's until the block itself names it.
-                state.order.name(need.stream);
-                drop(state);
-                let granted = self.inner.allocate_slowly(need);
-                self.inner.lock().order.unname(need.stream);
-                granted?
-            }
-        };
-        let block = self.block((granted.address, granted.serial), requested);
-        if self.inner.sanitizer.is_some() {
-            let call = block.call(Location::caller());
-            self.inner.watch_allocation(call, name, requested, key);
-        }
-        Ok(block)
+        let granted = self.inner.allocate(request, Location::caller())?;
+        Ok(Block {
+            inner: Arc::clone(&self.inner),
+            address: granted.address,
+            size: request.size,
+            serial: granted.serial,
+        })
     }
 
-    fn block(&self, (address, serial): (u64, u64), size: u64) -> Block {
-        Block {
-            inner: Arc::clone(&self.inner),
-            address,
-            size,
-            serial,
-        }
+    /// Allocates as [`Pool::allocate_with`] does, and gives the bare address: as
+    /// [`Block::into_raw`], but threads that only do this share nothing in doing it. The block is
+    /// freed by [`Pool::free`].
+    #[track_caller]
+    pub fn allocate_raw(&self, request: Request) -> Result<u64, AllocError> {
+        let granted = self.inner.allocate(request, Location::caller())?;
+        Ok(granted.address)
     }
 
     /// What the pool holds.
@@ -413,7 +474,7 @@ impl Pool {
     pub fn reset_peaks(&self) {
         let mut state = self.inner.lock();
         state.pages.reset_peak();
-        state.blocks.reset_peak();
+        state.peaks.live = state.gather_usage();
     }
 
     /// The most bytes that the pool takes from the device.
@@ -450,7 +511,7 @@ impl Pool {
         let trimmed = self.inner.trim_to(min_bytes_to_keep);
         reaper::reap(&self.inner.device);
         let mut state = self.inner.lock();
-        state.blocks.begin_again();
+        state.begin_again();
         Ok(state.trim_report(trimmed?))
     }
 

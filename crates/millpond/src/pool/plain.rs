@@ -9,7 +9,7 @@ use std::sync::Once;
 use super::Inner;
 use super::error::Wall;
 use super::growth::Refused;
-use super::state::{Claim, Need};
+use super::state::{Claim, Need, Stand};
 use crate::device::{HandleId, Status};
 use crate::pages::Handle;
 use crate::space::{GRAIN, align_up};
@@ -45,7 +45,7 @@ impl Inner {
         let Some(least) = need.wanted().size.checked_add(padding) else {
             return Err(limit);
         };
-        let wanted = if least <= MIB || (need.small && least <= 2 * MIB) {
+        let wanted = if least <= MIB || (need.stand == Stand::Small && least <= 2 * MIB) {
             2 * MIB
         } else if least <= 16 * MIB {
             32 * MIB

@@ -1,11 +1,14 @@
 //! What an address belongs to.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::error::BlockError;
 use super::graphs::ArenaPointer;
 use super::properties::PoolLocation;
 use super::state::State;
 use super::{Inner, Pool};
 use crate::device::{HandleId, StreamId};
+use crate::order::StreamIndex;
 
 /// What the memory under an address is at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -47,11 +50,34 @@ pub struct Pointer {
     pub handle_size: u64,
 }
 
+/// A live block that an address lies in.
+struct Around {
+    start: u64,
+    requested: u64,
+    owner: StreamIndex,
+    users: SmallVec<[StreamIndex; 2]>,
+}
+
 impl State {
-    /// The live block around an address: its start, and what is known of it.
-    fn block_around(&self, address: u64) -> Option<(u64, &crate::blocks::BlockRecord)> {
+    /// The live block around an address, in the books or in a front, where its stream alone uses
+    /// it.
+    fn live_around(&self, address: u64) -> Option<Around> {
         let exact = self.blocks.get(address).map(|record| (address, record));
-        exact.or_else(|| self.blocks.around(address))
+        if let Some((start, record)) = exact.or_else(|| self.blocks.around(address)) {
+            return Some(Around {
+                start,
+                requested: record.requested,
+                owner: record.owner,
+                users: record.users.clone(),
+            });
+        }
+        let (start, requested, owner) = self.pointer_in_fronts(address)?;
+        Some(Around {
+            start,
+            requested,
+            owner,
+            users: smallvec![owner],
+        })
     }
 }
 
@@ -78,7 +104,7 @@ impl Pool {
         let location = inner.properties.location;
         let of_graph = {
             let state = inner.lock();
-            if let Some((start, record)) = state.block_around(address) {
+            if let Some(found) = state.live_around(address) {
                 let located = state.backing.locate(address);
                 let located = located.ok_or(BlockError::NotLive { address })?;
                 let stream = |index| state.order.key(index).stream;
@@ -87,11 +113,11 @@ impl Pool {
                     device,
                     location,
                     state: PointerState::Live,
-                    start,
-                    size: record.requested,
-                    offset: address - start,
-                    stream: stream(record.owner),
-                    users: record.users.iter().map(|&index| stream(index)).collect(),
+                    start: found.start,
+                    size: found.requested,
+                    offset: address - found.start,
+                    stream: stream(found.owner),
+                    users: found.users.iter().map(|&index| stream(index)).collect(),
                     handle: (!located.plain).then_some(located.handle.id),
                     handle_offset: located.offset,
                     handle_size: located.handle.size,

@@ -121,9 +121,9 @@ const STRAIN_A_PERCENT: u64 = 8 * ALLOCATIONS_A_RANGE;
 const MOST_FOR_STRAIN: u64 = 40;
 
 impl Strain {
-    /// A request was served from what was there.
-    pub(super) fn eased(&mut self) {
-        self.0 = self.0.saturating_sub(1);
+    /// So many requests were served from what was there.
+    pub(super) fn eased(&mut self, requests: u64) {
+        self.0 = self.0.saturating_sub(requests);
     }
 
     /// A range was put together.
@@ -146,8 +146,8 @@ impl State {
     /// Bytes up to which the pool creates handles where that is the cheapest, for a request of so
     /// many.
     pub(super) fn creation_budget(&self, setting: Setting, waits: Waits, size: u64) -> u64 {
-        let live = self.blocks.live_bytes().saturating_add(size);
-        let live = live.max(self.blocks.most_live());
+        let live = self.fronts.live_bytes().saturating_add(size);
+        let live = live.max(self.peaks.most_live);
         let memory_is_dear = setting == Setting::Tight || waits == Waits::MemoryFirst;
         let strained = if memory_is_dear {
             0
@@ -160,11 +160,11 @@ impl State {
 
     /// Bytes up to which the pool grows before it lets a stream wait.
     pub(super) fn waits_budget(&self, waits: Waits) -> u64 {
-        let most_live = self.blocks.most_live();
+        let most_live = self.peaks.most_live;
         let slack = match waits {
-            Waits::MemoryFirst => (most_live / 50).max(self.blocks.largest_request()),
+            Waits::MemoryFirst => (most_live / 50).max(self.peaks.largest_request),
             Waits::Balanced => (most_live / 2)
-                .max(self.blocks.largest_request())
+                .max(self.peaks.largest_request)
                 .max(BALANCED_FLOOR),
             Waits::TimeFirst => return u64::MAX,
         };

@@ -74,7 +74,7 @@ impl State {
     pub(super) fn trim_report(&self, trimmed: Trimmed) -> TrimReport {
         let account = self.backing.account(&self.order);
         let reserved = self.pages.reserved();
-        let live = self.blocks.live_rounded();
+        let live = self.blocks.live_rounded() + self.in_fronts().live.rounded;
         let beside = account.partly_used.saturating_sub(live);
         let told = live + beside + account.pending + account.idle + self.graphs.reserved;
         TrimReport {

@@ -8,18 +8,21 @@
 //!    that is under way (growth, a wait being inserted, a trim).
 //! 2. Claimed address space is exactly what is mapped, being mapped, or stranded.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::error::BlockError;
-use super::front::{Fronts, Parked};
+use super::fronts::{Bindings, Fronts, Heaps};
 use super::graphs::GraphTotals;
 use super::policy::Strain;
 use crate::backing::{Backing, Wanted};
-use crate::blocks::{Blocks, Place};
+use crate::blocks::{Blocks, HeapIndex, Place};
 use crate::mapping::Mapping;
 use crate::order::{End, Ends, MarkerRequest, Order, Reasons, StreamIndex, StreamKey};
 use crate::pages::{HandleSlot, Pages};
-use crate::small::{self, EmptyRegion, REGION, Small};
+use crate::small::{self, EmptyRegion, LEASE, REGION, Small};
+use crate::space::ExtentId;
 
 /// A request, with its size rounded to the grain.
 #[derive(Clone, Copy, Debug)]
@@ -32,20 +35,29 @@ pub(super) struct Need {
     pub(super) reasons: Reasons,
     /// Whether memory that others may use too is left to them: it saves waits, and costs memory.
     pub(super) own_first: bool,
-    /// Whether it is to stand in a region of small blocks.
-    pub(super) small: bool,
+    pub(super) stand: Stand,
+}
+
+/// Where a block is to stand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stand {
+    /// By itself in mapped memory.
+    Alone,
+    /// In a region of small blocks.
+    Small,
+    /// In a lease of its stream's front.
+    Leased,
 }
 
 impl Need {
-    /// Whether a request of this size and alignment is usually a small one.
-    pub(super) fn is_small(size: u64, alignment: u64) -> bool {
-        size < small::SMALL && alignment <= small::SMALL
-    }
-
     /// What has to be found for it in mapped memory.
     pub(super) fn wanted(&self) -> Wanted {
         Wanted {
-            size: if self.small { REGION } else { self.size },
+            size: match self.stand {
+                Stand::Alone => self.size,
+                Stand::Small => REGION,
+                Stand::Leased => LEASE,
+            },
             alignment: self.alignment,
         }
     }
@@ -62,9 +74,9 @@ impl Need {
 /// Memory that was taken for a request, and the ends that its earlier uses had.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
-    address: u64,
-    size: u64,
-    place: Place,
+    pub(super) address: u64,
+    pub(super) size: u64,
+    pub(super) place: Place,
     pub(super) ends: Ends,
 }
 
@@ -91,8 +103,13 @@ pub(super) struct State {
     pub(super) backing: Backing,
     pub(super) small: Small,
     pub(super) pages: Pages,
+    /// Live blocks that are in no front.
     pub(super) blocks: Blocks,
-    pub(super) fronts: Fronts,
+    pub(super) peaks: Peaks,
+    pub(super) fronts: Arc<Fronts>,
+    pub(super) bindings: Bindings,
+    /// Whether streams get fronts.
+    pub(super) has_fronts: bool,
     /// Mappings that could not be taken away (see `mapping`); their handles are pinned.
     pub(super) stranded: Vec<(Mapping, HandleSlot)>,
     /// Whether the last wish for more address space was refused.
@@ -105,15 +122,29 @@ pub(super) struct State {
     pub(super) given_up: bool,
 }
 
+/// What was ever live.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Peaks {
+    /// Since the peaks were reset.
+    pub(super) live: u64,
+    /// Since memory was last given back.
+    pub(super) most_live: u64,
+    /// The largest block that was ever asked for, but for those that a front had ready.
+    pub(super) largest_request: u64,
+}
+
 impl State {
-    pub(super) fn new(pages: Pages) -> State {
+    pub(super) fn new(pages: Pages, fronts: Arc<Fronts>, has_fronts: bool) -> State {
         State {
             order: Order::default(),
             backing: Backing::new(),
             small: Small::new(),
             pages,
             blocks: Blocks::default(),
-            fronts: Fronts::default(),
+            peaks: Peaks::default(),
+            fronts,
+            bindings: Bindings::default(),
+            has_fronts,
             stranded: Vec::new(),
             addresses_short: false,
             strain: Strain::default(),
@@ -132,64 +163,78 @@ impl State {
         if key.stream != crate::device::StreamId::PER_THREAD
             && let Some(predecessor) = self.order.predecessor(key)
         {
-            self.order.lose(predecessor);
+            self.lose_stream(predecessor);
         }
         self.order.stream(key)
     }
 
+    /// A stream turns out to be gone.
+    pub(super) fn lose_stream(&mut self, stream: StreamIndex) {
+        self.take_front_away(stream);
+        self.order.lose(stream);
+    }
+
+    /// What was asked for so far says nothing any more of what will be.
+    pub(super) fn begin_again(&mut self) {
+        self.peaks.most_live = self.gather_usage();
+        let books = self.blocks.iter().map(|(_, record)| record.requested);
+        let largest = books.max().unwrap_or(0);
+        self.peaks.largest_request = largest.max(self.largest_in_fronts());
+    }
+
+    /// Where a small block stands: its address and size, if there is one.
+    fn small_block(&self, heap: HeapIndex, extent: ExtentId) -> Option<(u64, u64)> {
+        match heap {
+            HeapIndex::Common => self.small.block(extent),
+            of_front => self.block_in_front(of_front, extent),
+        }
+    }
+
+    /// Sees what was live since this was last called. Gives what is.
+    pub(super) fn gather_usage(&mut self) -> u64 {
+        let (high, live) = self.fronts.gather_usage();
+        self.peaks.live = self.peaks.live.max(high);
+        self.peaks.most_live = self.peaks.most_live.max(high);
+        live
+    }
+
     /// Takes memory that the request's stream may use at once.
     pub(super) fn claim_usable(&mut self, need: &Need) -> Option<Claim> {
-        self.strain.eased();
-        if let Some(parked) = self.fronts.take(need.stream, need.size, need.alignment) {
-            self.order.taken_back_whole(need.stream, need.size);
-            return Some(Claim {
-                address: parked.address,
-                size: parked.size,
-                place: parked.place,
-                ends: parked.ends(),
-            });
-        }
+        self.strain.eased(1);
         self.claim_in_place(need).or_else(|| {
             let unparked = self.unpark();
             unparked.then(|| self.claim_in_place(need))?
         })
     }
 
-    /// Makes parked blocks free like all others. Gives whether there were any.
-    pub(super) fn unpark(&mut self) -> bool {
-        let all = self.fronts.take_all();
-        for parked in &all {
-            self.release_parked(parked);
-        }
-        !all.is_empty()
-    }
-
-    pub(super) fn release_parked(&mut self, parked: &Parked) {
-        self.release(
-            parked.address,
-            parked.size,
-            parked.place,
-            parked.ends(),
-            parked.freed,
-        );
-    }
-
     fn claim_in_place(&mut self, need: &Need) -> Option<Claim> {
-        let State {
-            order,
-            backing,
-            small,
-            ..
-        } = self;
-        if need.small
-            && let Some(taken) =
-                small.take_usable(order, need.size, need.alignment, need.stream, need.reasons)
+        if need.stand != Stand::Alone
+            && let Some(claim) = self.claim_cut(need, Heaps::Own)
         {
-            return Some(small_claim(need, taken));
+            return Some(claim);
         }
         let (wanted, asker) = (need.wanted(), need.stream);
+        let State { order, backing, .. } = self;
         let place = backing.find_usable(order, wanted, asker, need.reasons, need.own_first)?;
         Some(self.take(need, place))
+    }
+
+    /// The same out of a region that any stream's small blocks are in: it is not worth the search
+    /// while there is other memory.
+    pub(super) fn claim_usable_of_others(&mut self, need: &Need) -> Option<Claim> {
+        match need.stand {
+            Stand::Alone => None,
+            Stand::Small | Stand::Leased => self.claim_cut(need, Heaps::OfOthers),
+        }
+    }
+
+    fn claim_cut(&mut self, need: &Need, heaps: Heaps) -> Option<Claim> {
+        self.find_in_heaps(need, heaps, |state, heap, small| {
+            let order = &state.order;
+            let (size, alignment) = (need.size, need.alignment);
+            let taken = small.take_usable(order, size, alignment, need.stream, need.reasons)?;
+            Some(cut_claim(need, heap, taken))
+        })
     }
 
     /// A place in memory that the request's stream may use after waits, of which as little as can
@@ -200,17 +245,21 @@ impl State {
         self.backing.find_oldest(need.wanted(), usable, waitable)
     }
 
-    /// Takes a small block, whoever used its memory last.
-    pub(super) fn claim_any_small(&mut self, need: &Need) -> Option<Claim> {
-        if !need.small {
+    /// Takes a block out of a region, whoever used its memory last.
+    pub(super) fn claim_any_cut(&mut self, need: &Need) -> Option<Claim> {
+        if need.stand == Stand::Alone {
             return None;
         }
-        let State { order, small, .. } = self;
-        let acceptable = |ends: &Ends| {
-            order.usable(ends, need.stream, need.reasons) || order.can_be_waited_for(ends)
+        let look = |state: &mut State, heap: HeapIndex, small: &mut Small| {
+            let order = &state.order;
+            let acceptable = |ends: &Ends| {
+                order.usable(ends, need.stream, need.reasons) || order.can_be_waited_for(ends)
+            };
+            let taken = small.take_any(need.size, need.alignment, acceptable)?;
+            Some(cut_claim(need, heap, taken))
         };
-        let taken = small.take_any(need.size, need.alignment, acceptable)?;
-        Some(small_claim(need, taken))
+        self.find_in_heaps(need, Heaps::Own, look)
+            .or_else(|| self.find_in_heaps(need, Heaps::OfOthers, look))
     }
 
     /// Takes what is free at a place that was found.
@@ -226,7 +275,7 @@ impl State {
 
     /// Makes a claim of occupied memory: for a small block, out of the region that it becomes.
     pub(super) fn claim_occupied(&mut self, need: &Need, address: u64, ends: Ends) -> Claim {
-        if !need.small {
+        if need.stand == Stand::Alone {
             return Claim {
                 address,
                 size: need.size,
@@ -234,15 +283,22 @@ impl State {
                 ends,
             };
         }
-        let taken = self
-            .small
-            .add_region(address, ends, need.size, need.alignment);
-        small_claim(need, taken)
+        let heap = self.heap_for(need);
+        let taken = self.with_heap(heap, |small| {
+            small.add_region(address, ends, need.size, need.alignment)
+        });
+        cut_claim(need, heap, taken)
     }
 
     /// Makes a live block of claimed memory.
     pub(super) fn hand_out(&mut self, need: &Need, claim: &Claim) -> Granted {
         let address = claim.address;
+        self.fronts.of_thread().usage.allocated(need.requested);
+        self.peaks.largest_request = self.peaks.largest_request.max(need.requested);
+        self.gather_usage();
+        if let Some(serial) = self.hand_to_front(need, claim) {
+            return Granted { address, serial };
+        }
         let serial = self
             .blocks
             .add(address, claim.place, need.requested, need.size, need.stream);
@@ -270,26 +326,34 @@ impl State {
                 self.backing
                     .release(&self.order, address, size, &ends, freed);
             }
-            Place::Small(extent) => {
-                let empty = self.small.release(extent, ends);
+            Place::Cut(heap, extent) => {
+                let empty = self.with_heap(heap, |small| small.release(extent, ends));
                 self.release_region(empty);
             }
         }
     }
 
-    fn release_region(&mut self, region: Option<EmptyRegion>) {
+    pub(super) fn release_region(&mut self, region: Option<EmptyRegion>) {
         if let Some(region) = region {
             let freed = self.backing.number_free();
-            self.backing
-                .release(&self.order, region.address, REGION, &region.ends, freed);
+            self.backing.release(
+                &self.order,
+                region.address,
+                region.size,
+                &region.ends,
+                freed,
+            );
         }
     }
 
     /// Gives the memory of small blocks back that is kept for the next one.
     pub(super) fn give_up_kept_region(&mut self) {
         self.unpark();
-        let empty = self.small.give_up_kept();
-        self.release_region(empty);
+        self.unpark_small();
+        self.for_all_heaps(|state, small| {
+            let empty = small.give_up_kept();
+            state.release_region(empty);
+        });
     }
 
     /// The live block of an address, or why there is none.
@@ -303,7 +367,14 @@ impl State {
                 start,
                 size: record.requested,
             },
-            None => BlockError::NotLive { address },
+            None => match self.around_in_fronts(address) {
+                Some((start, size)) => BlockError::Interior {
+                    address,
+                    start,
+                    size,
+                },
+                None => BlockError::NotLive { address },
+            },
         }
     }
 
@@ -311,10 +382,11 @@ impl State {
     /// so that it merges with what that stream has. Looks at all that is free: for when memory is
     /// short.
     pub(super) fn gather_completed(&mut self, need: &Need) {
-        let State { order, small, .. } = self;
-        small.rewrite(|ends: &Ends| {
-            let gather = ends.only_stream() != Some(need.stream) && order.completed(ends);
-            gather.then(|| need.fresh())
+        self.for_all_heaps(|state, small| {
+            small.rewrite(|ends: &Ends| {
+                let own = ends.only_stream() == Some(need.stream);
+                (!own && state.order.completed(ends)).then(|| need.fresh())
+            });
         });
     }
 
@@ -325,15 +397,8 @@ impl State {
         if finished.is_empty() {
             return;
         }
-        self.unpark();
-        let State {
-            order,
-            backing,
-            small,
-            ..
-        } = self;
         for stream in finished {
-            let forgotten = |ends: &Ends| {
+            let forgotten = |order: &Order, ends: &Ends| {
                 let named = ends.iter().any(|end| end.stream == stream);
                 named.then(|| {
                     ends.iter()
@@ -341,9 +406,12 @@ impl State {
                         .collect()
                 })
             };
-            backing.rewrite(order, forgotten);
-            small.rewrite(forgotten);
-            order.vacate(stream);
+            let State { order, backing, .. } = self;
+            backing.rewrite(order, |ends| forgotten(order, ends));
+            self.for_all_heaps(|state, small| {
+                small.rewrite(|ends| forgotten(&state.order, ends));
+            });
+            self.order.vacate(stream);
         }
     }
 
@@ -351,10 +419,11 @@ impl State {
     pub(super) fn validate(&self) -> Result<(), String> {
         self.order.validate()?;
         self.backing.validate()?;
-        let regions = self.small.validate()?;
+        let regions = self.small.validate()? + self.validate_fronts()?;
+        let in_fronts = self.in_fronts();
         let small_free = self.small.free_bytes();
-        let taken = self.backing.occupied() - small_free - self.fronts.bytes();
-        if taken < self.blocks.live_rounded() {
+        let taken = self.backing.occupied() - small_free - in_fronts.free;
+        if taken < self.blocks.live_rounded() + in_fronts.live.rounded {
             return Err(format!(
                 "{taken} bytes are taken, but more are in live blocks"
             ));
@@ -362,9 +431,9 @@ impl State {
         let mut in_regions = 0;
         for (address, record) in self.blocks.iter() {
             match record.place {
-                Place::Small(extent) => {
+                Place::Cut(heap, extent) => {
                     in_regions += record.size;
-                    if self.small.block(extent) != Some((address, record.size)) {
+                    if self.small_block(heap, extent) != Some((address, record.size)) {
                         return Err(format!("the block at {address:#x} and its extent disagree"));
                     }
                 }
@@ -378,11 +447,11 @@ impl State {
     }
 }
 
-fn small_claim(need: &Need, taken: small::Taken) -> Claim {
+fn cut_claim(need: &Need, heap: HeapIndex, taken: small::Taken) -> Claim {
     Claim {
         address: taken.address,
         size: need.size,
-        place: Place::Small(taken.extent),
+        place: Place::Cut(heap, taken.extent),
         ends: taken.ends,
     }
 }

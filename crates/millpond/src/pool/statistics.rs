@@ -47,20 +47,23 @@ pub struct Statistics {
 }
 
 impl State {
-    pub(super) fn statistics(&self) -> Statistics {
+    pub(super) fn statistics(&mut self) -> Statistics {
+        self.gather_usage();
+        let in_fronts = self.in_fronts();
         let (backing, small) = (&self.backing, &self.small);
         let pending_bytes = backing.pending_bytes(&self.order)
             + small.pending_bytes(&self.order)
-            + self.fronts.pending_bytes(&self.order);
+            + in_fronts.pending;
         let unmapped_bytes = backing.unmapped_bytes();
-        let free_bytes = backing.free_bytes() + small.free_bytes() + self.fronts.bytes();
+        let free_bytes = backing.free_bytes() + small.free_bytes() + in_fronts.free;
         let reserved_bytes = self.pages.reserved();
-        let live_rounded_bytes = self.blocks.live_rounded();
+        let live_rounded_bytes = self.blocks.live_rounded() + in_fronts.live.rounded;
+        let live_bytes = self.blocks.live_bytes() + in_fronts.live.bytes;
         Statistics {
-            live_blocks: self.blocks.count(),
-            live_bytes: self.blocks.live_bytes(),
+            live_blocks: self.blocks.count() + in_fronts.live.blocks,
+            live_bytes,
             live_rounded_bytes,
-            peak_live_bytes: self.blocks.peak_live(),
+            peak_live_bytes: self.peaks.live.max(live_bytes),
             reserved_bytes,
             peak_reserved_bytes: self.pages.peak_reserved(),
             free_bytes,

@@ -24,6 +24,17 @@ pub(super) enum Marking {
 }
 
 impl Inner {
+    /// The same as [`Inner::stream_key`] where the handle's value says it all.
+    #[inline]
+    pub(super) fn key_by_value(&self, stream: StreamId) -> Option<StreamKey> {
+        let special = [StreamId::LEGACY, StreamId::PER_THREAD];
+        let usual = !special.contains(&stream) && !self.identify_streams;
+        (usual && !self.graphs.any_captured()).then_some(StreamKey {
+            stream,
+            identity: 0,
+        })
+    }
+
     /// How the pool tells this stream from others. Asks the device only where the handle's value
     /// is not enough.
     pub(super) fn stream_key(&self, stream: StreamId) -> Result<StreamKey, DeviceError> {
@@ -84,7 +95,7 @@ impl Inner {
             Err(error) if error.status == Status::INVALID_HANDLE && is_created(request.key) => {
                 tracing::debug!(%error, "a stream was destroyed without the pool's being told");
                 if let Some(gone) = state.order.known(request.key) {
-                    state.order.lose(gone);
+                    state.lose_stream(gone);
                 }
                 Ok(())
             }
@@ -119,6 +130,7 @@ impl Inner {
     pub(super) fn observe(&self, marking: Marking) {
         let requests: Vec<MarkerRequest> = {
             let mut state = self.lock();
+            state.hear_fronts();
             let mut streams = state.order.unmarked_streams();
             if marking == Marking::Harmless {
                 streams.retain(|&s| state.order.key(s).stream != StreamId::PER_THREAD);
@@ -247,7 +259,7 @@ impl Pool {
         let knowledge = {
             let mut state = self.inner.lock();
             let index = state.stream(key);
-            state.order.knowledge(index)
+            state.order.everything_on(index)
         };
         let awaited = self.inner.watch_synchronization(Some(key));
         self.inner.device.synchronize_stream(stream)?;
@@ -297,6 +309,7 @@ impl Pool {
             let Some(index) = state.order.known(key) else {
                 return Ok(());
             };
+            state.take_front_away(index);
             state.order.closing(index)
         };
         let marked = match request {

@@ -34,7 +34,8 @@ impl Drop for Inner {
 impl Inner {
     /// All that the pool has, in one that nobody else can reach.
     fn take_remains(&mut self) -> Inner {
-        let empty = State::new(Pages::new(self.device.capabilities().granularity, 0));
+        let pages = Pages::new(self.device.capabilities().granularity, 0);
+        let empty = State::new(pages, Arc::default(), false);
         let reuse = self.reuse();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         Inner {
@@ -52,6 +53,7 @@ impl Inner {
             is_default: false,
             destroyed: AtomicBool::new(true),
             abandoned: true,
+            fronts: Arc::clone(&self.fronts),
             state: Mutex::new(std::mem::replace(state, empty)),
         }
     }
@@ -60,6 +62,7 @@ impl Inner {
     /// uses end with what their streams were given up to now.
     fn free_leftovers(&self) {
         let mut state = self.lock();
+        state.take_all_fronts_away();
         let (blocks, bytes) = (state.blocks.count(), state.blocks.live_bytes());
         if blocks == 0 {
             return;

@@ -25,7 +25,7 @@ impl Member for Inner {
     }
 
     fn used(&self) -> u64 {
-        self.lock().blocks.live_bytes()
+        self.fronts.live_bytes()
     }
 }
 
@@ -63,7 +63,8 @@ impl Inner {
     pub(super) fn ask_others_before(&self, need: &Need) {
         let nothing_own = {
             let state = self.lock();
-            let free = state.backing.free_bytes() + state.small.free_bytes();
+            let regions = state.small.free_bytes() + state.in_fronts().free;
+            let free = state.backing.free_bytes() + regions;
             state.pages.budget().is_some() && free < need.size
         };
         if nothing_own {

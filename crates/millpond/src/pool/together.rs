@@ -24,7 +24,7 @@ impl Inner {
                     .refuse_wait(Call::SynchronizeStream, Some(key))?;
                 let mut state = self.lock();
                 let index = state.order.known(key);
-                Ok(index.map(|index| state.order.knowledge(index)))
+                Ok(index.map(|index| state.order.everything_on(index)))
             }
             WaitFor::Event(event) => Ok(self.lock().order.event_knowledge(event)),
             WaitFor::Device => {

@@ -13,7 +13,6 @@
 use std::panic::Location;
 
 use super::error::BlockError;
-use super::front::Parked;
 use super::sanitizer::BlockCall;
 use super::state::{MarkerRequests, State};
 use super::{Block, Inner, Pool};
@@ -37,47 +36,31 @@ impl State {
         address: u64,
         serial: Option<u64>,
     ) -> Result<MarkerRequests, BlockError> {
+        self.take_into_books(address);
         let Some(record) = self.blocks.remove(address, serial) else {
             return Err(self.block_error(address));
         };
-        let live = self.blocks.live_bytes();
+        self.fronts.of_thread().usage.freed(record.requested);
+        let live = self.fronts.live_bytes();
         let early = record.ended.iter().next().is_some();
         let mut ends = record.ended;
-        let own = !early && record.users.as_slice() == [record.owner];
         let mut requests = MarkerRequests::new();
         for &stream in &record.users {
             ends.add(self.order.advance(stream));
             self.order.unname(stream);
-            requests.extend(if own {
-                self.order.freed_own(stream, record.size, live)
-            } else {
-                self.order.freed(stream, record.size, live)
-            });
+            requests.extend(self.order.freed(stream, record.size, live));
         }
         if early {
             self.order.leave_out_implied(&mut ends, &record.users);
         }
         let freed = self.backing.number_free();
-        if own && let Some(end) = ends.only_end() {
-            let parked = Parked {
-                address,
-                size: record.size,
-                place: record.place,
-                end,
-                freed,
-            };
-            self.fronts.park(parked);
-            while let Some(surplus) = self.fronts.take_surplus(end.stream, live) {
-                self.release_parked(&surplus);
-            }
-            return Ok(requests);
-        }
         self.release(address, record.size, record.place, ends, freed);
         Ok(requests)
     }
 
     /// The block is used on a further stream from now on.
     pub(super) fn use_on(&mut self, address: u64, key: StreamKey) -> Result<(), BlockError> {
+        self.take_into_books(address);
         if self.blocks.get(address).is_none() {
             return Err(self.block_error(address));
         }
@@ -99,6 +82,7 @@ impl State {
         key: StreamKey,
         end: UseEnd,
     ) -> Result<MarkerRequests, BlockError> {
+        self.take_into_books(address);
         let Some(record) = self.blocks.get(address) else {
             return Err(self.block_error(address));
         };
@@ -120,7 +104,7 @@ impl State {
             record.ended.add(end);
         }
         self.order.unname(user);
-        let live = self.blocks.live_bytes();
+        let live = self.fronts.live_bytes();
         let request = self.order.freed(end.stream, size, live);
         Ok(request.into_iter().collect())
     }
@@ -131,6 +115,7 @@ impl State {
         address: u64,
         key: StreamKey,
     ) -> Result<MarkerRequests, BlockError> {
+        self.take_into_books(address);
         let Some(record) = self.blocks.get(address) else {
             return Err(self.block_error(address));
         };
@@ -167,6 +152,9 @@ impl Inner {
             address, serial, ..
         } = call;
         self.watch_free(call);
+        if self.free_in_front(address, serial) {
+            return Ok(());
+        }
         let freed = self.lock().free_block(address, serial);
         let requests = match freed {
             Ok(requests) => requests,

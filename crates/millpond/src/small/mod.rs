@@ -1,8 +1,10 @@
-//! Small blocks: cut out of regions that the pool takes like any larger block.
+//! Blocks cut out of regions that the pool takes like any larger block.
 //!
 //! So that many small blocks do not pin many handles, and do not each cost the care that a larger
-//! one is worth, they share regions of [`REGION`] bytes. A region in which nothing lives any more
-//! goes back to the pool; one is kept for the next small block.
+//! one is worth, they share regions of [`REGION`] bytes. Where threads would meet too often in the
+//! pool, larger blocks share regions too: *leases* of [`LEASE`] bytes that a front has for itself.
+//! A region in which nothing lives any more goes back to the pool; one of each heap is kept for the
+//! next block.
 //!
 //! # Invariants
 //!
@@ -22,6 +24,12 @@ pub(crate) const REGION: u64 = 2 << 20;
 /// Bytes; a block that is smaller is a small one.
 pub(crate) const SMALL: u64 = 64 << 10;
 
+/// Bytes of a lease.
+pub(crate) const LEASE: u64 = 32 << 20;
+
+/// Bytes; a larger block is never cut out of a lease.
+pub(crate) const LEASED: u64 = LEASE / 8;
+
 #[derive(Debug)]
 struct Region {
     address: u64,
@@ -32,6 +40,7 @@ struct Region {
 #[derive(Clone, Debug)]
 pub(crate) struct EmptyRegion {
     pub(crate) address: u64,
+    pub(crate) size: u64,
     /// Where the last uses of its blocks ended.
     pub(crate) ends: Ends,
 }
@@ -44,9 +53,11 @@ pub(crate) struct Taken {
     pub(crate) ends: Ends,
 }
 
-/// The regions of a pool.
+/// A heap of small blocks, or of leased ones, in regions of its own.
 #[derive(Debug)]
 pub(crate) struct Small {
+    /// Bytes of each region.
+    region: u64,
     extents: Extents,
     regions: Slab<Region>,
     kept: Option<u32>,
@@ -60,8 +71,19 @@ struct Run {
 }
 
 impl Small {
+    /// A heap for small blocks.
     pub(crate) fn new() -> Small {
+        Small::with_regions(REGION)
+    }
+
+    /// A heap for blocks in leases.
+    pub(crate) fn of_leases() -> Small {
+        Small::with_regions(LEASE)
+    }
+
+    fn with_regions(region: u64) -> Small {
         Small {
+            region,
             extents: Extents::new(),
             regions: Slab::new(),
             kept: None,
@@ -78,6 +100,19 @@ impl Small {
         let pending = self.extents.free().map(|id| self.extents.get(id));
         let pending = pending.filter(|extent| !order.completed(&extent.ends));
         pending.map(|extent| extent.size).sum()
+    }
+
+    /// Takes a block that was used last by one stream alone, for that stream.
+    pub(crate) fn take_own(
+        &mut self,
+        size: u64,
+        alignment: u64,
+        owner: StreamIndex,
+    ) -> Option<Taken> {
+        let own = Silo::of_stream(owner);
+        let fit = self.extents.find(own, size, alignment, |_| true)?;
+        let (extent, ends) = self.extents.take(fit.id, fit.address, size);
+        Some(self.taken(extent, ends))
     }
 
     /// Takes a block that the stream may use at once: from its own silo, then from what is ordered
@@ -101,7 +136,7 @@ impl Small {
             return Some(self.taken(extent, ends));
         }
         // Neighbours of one silo are merged already.
-        if !order.is_shared() {
+        if self.extents.silos_in_use() < 2 {
             return None;
         }
         self.take_run(size, alignment, usable)
@@ -192,7 +227,7 @@ impl Small {
         alignment: u64,
     ) -> Taken {
         let region = self.regions.insert(Region { address, blocks: 0 }) as u32;
-        let id = self.extents.insert_taken(address, REGION, region);
+        let id = self.extents.insert_taken(address, self.region, region);
         let id = self.extents.free_extent(id, ends);
         let place = align_up(address, alignment).unwrap_or(address);
         let (extent, ends) = self.extents.take(id, place, size);
@@ -218,7 +253,12 @@ impl Small {
     fn remove_region(&mut self, region: u32, part: ExtentId) -> EmptyRegion {
         let ends = self.extents.remove_free_region(part);
         let Region { address, .. } = self.regions.remove(region as usize);
-        EmptyRegion { address, ends }
+        let size = self.region;
+        EmptyRegion {
+            address,
+            size,
+            ends,
+        }
     }
 
     /// Gives up the kept region.
@@ -251,7 +291,7 @@ impl Small {
     /// Checks the room's invariants; gives the bytes of all regions.
     pub(crate) fn validate(&self) -> Result<u64, String> {
         let covered = self.extents.validate()?;
-        let regions = self.regions.len() as u64 * REGION;
+        let regions = self.regions.len() as u64 * self.region;
         if covered != regions {
             return Err(format!(
                 "extents cover {covered} bytes of {regions} in regions"

@@ -12,6 +12,8 @@
 
 use std::collections::BTreeMap;
 
+use smallvec::SmallVec;
+
 use super::free_index::{Entry, FreeIndex};
 use super::{GRAIN, align_up};
 use crate::order::{Ends, StreamIndex};
@@ -77,11 +79,12 @@ pub(crate) struct Fit {
 }
 
 /// All extents of a pool.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct Extents {
     slots: Vec<Extent>,
     vacant: Vec<ExtentId>,
-    silos: Vec<FreeIndex>,
+    /// In their order. Most often there are one or two.
+    silos: Vec<(Silo, FreeIndex)>,
     free_bytes: u64,
 }
 
@@ -90,7 +93,7 @@ impl Extents {
         Extents {
             slots: Vec::new(),
             vacant: Vec::new(),
-            silos: vec![FreeIndex::new()],
+            silos: Vec::new(),
             free_bytes: 0,
         }
     }
@@ -125,7 +128,7 @@ impl Extents {
         alignment: u64,
         mut usable: impl FnMut(&Ends) -> bool,
     ) -> Option<Fit> {
-        let index = self.silos.get(silo.0 as usize)?;
+        let index = self.silo(silo)?;
         index.at_least(size).find_map(|entry| {
             let address = align_up(entry.address, alignment)?;
             let fits = address.checked_add(size)? <= entry.address + entry.size;
@@ -141,12 +144,36 @@ impl Extents {
     pub(crate) fn free(&self) -> impl Iterator<Item = ExtentId> + '_ {
         self.silos
             .iter()
-            .flat_map(|index| index.iter().map(|entry| entry.id))
+            .flat_map(|(_, index)| index.iter().map(|entry| entry.id))
     }
 
     /// Silos that can hold anything.
     pub(crate) fn silos(&self) -> impl Iterator<Item = Silo> + use<> {
-        (0..self.silos.len() as u32).map(Silo)
+        let silos: SmallVec<[Silo; 4]> = self.silos.iter().map(|&(silo, _)| silo).collect();
+        silos.into_iter()
+    }
+
+    /// Silos that hold anything.
+    pub(crate) fn silos_in_use(&self) -> usize {
+        let used = self.silos.iter().filter(|(_, index)| !index.is_empty());
+        used.count()
+    }
+
+    fn silo(&self, silo: Silo) -> Option<&FreeIndex> {
+        let found = self.silos.iter().find(|(known, _)| *known == silo);
+        found.map(|(_, index)| index)
+    }
+
+    fn silo_or_new(&mut self, silo: Silo) -> &mut FreeIndex {
+        let place = self.silos.partition_point(|(known, _)| *known < silo);
+        if self
+            .silos
+            .get(place)
+            .is_none_or(|(known, _)| *known != silo)
+        {
+            self.silos.insert(place, (silo, FreeIndex::new()));
+        }
+        &mut self.silos[place].1
     }
 
     /// Takes `size` bytes at `address` out of a free extent; what is left on either side stays
@@ -335,11 +362,8 @@ impl Extents {
 
     fn list(&mut self, id: ExtentId, ends: Ends) {
         let silo = Silo::of(&ends);
-        while self.silos.len() <= silo.0 as usize {
-            self.silos.push(FreeIndex::new());
-        }
         let entry = self.entry(id);
-        self.silos[silo.0 as usize].insert(entry);
+        self.silo_or_new(silo).insert(entry);
         self.free_bytes += entry.size;
         let extent = &mut self.slots[id.slot()];
         extent.state = State::Free(silo);
@@ -349,7 +373,7 @@ impl Extents {
     fn unlist(&mut self, id: ExtentId) {
         let entry = self.entry(id);
         if let State::Free(silo) = self.get(id).state {
-            let found = self.silos[silo.0 as usize].remove(entry);
+            let found = self.silo_or_new(silo).remove(entry);
             debug_assert!(found, "a free extent was in no index");
             self.free_bytes -= entry.size;
         }
@@ -377,7 +401,8 @@ impl Extents {
                 if Silo::of(&extent.ends) != silo {
                     return Err(format!("free extent {id:?} stands in the wrong silo"));
                 }
-                let listed = self.silos[silo.0 as usize].at_least(extent.size).next();
+                let index = self.silo(silo);
+                let listed = index.and_then(|index| index.at_least(extent.size).next());
                 if listed.is_none() {
                     return Err(format!("free extent {id:?} is in no index"));
                 }
@@ -402,7 +427,7 @@ impl Extents {
             }
             end = self.get(id).end();
         }
-        let indexed: usize = self.silos.iter().map(|index| index.iter().count()).sum();
+        let indexed: usize = self.silos.iter().map(|(_, i)| i.iter().count()).sum();
         let listed = self
             .slots
             .iter()

@@ -48,6 +48,10 @@ impl FreeIndex {
         found
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.occupied.iter().all(|&word| word == 0)
+    }
+
     /// Entries of at least `size` bytes, in order of preference.
     pub(super) fn at_least(&self, size: u64) -> impl Iterator<Item = Entry> + '_ {
         let first = class_of(size);

@@ -328,6 +328,7 @@ impl Inner {
         let request = {
             let mut state = self.lock();
             let index = state.stream(key);
+            state.hear_fronts();
             state.order.marker_request(index)
         };
         if let Some(request) = request {

@@ -80,7 +80,7 @@ impl Inner {
         for member in &block.captured {
             state.order.unname(member.stream);
         }
-        let live = state.blocks.live_bytes();
+        let live = state.fronts.live_bytes();
         let mut ends = block.ended_ordinary.clone();
         let mut requests = MarkerRequests::new();
         for &stream in &block.ordinary {
@@ -178,7 +178,7 @@ impl Inner {
                     end.ok_or(BlockError::UnknownEvent { event })?
                 }
             };
-            let live = state.blocks.live_bytes();
+            let live = state.fronts.live_bytes();
             let request = state.order.freed(end.stream, 0, live);
             state.order.unname(stream);
             (end, request)
