@@ -54,7 +54,7 @@ pub use sanitizer::{Access, Action, Hazard, OrderReport, ReportedBlock, Site};
 pub use statistics::Statistics;
 pub(crate) use together::{WaitFor, wait_for};
 
-use crate::device::{Device, DeviceError, StreamId};
+use crate::device::{Device, StreamId};
 use crate::order::{EventPool, Reasons, StreamKey};
 use crate::pages::Pages;
 pub use crate::pages::{Budget, BudgetUsage};
@@ -67,7 +67,6 @@ use graphs::Graphs;
 use properties::Properties;
 use sanitizer::{BlockCall, Sanitizer};
 use state::{Granted, Need, State};
-use streams::Marking;
 
 /// A pool of one device's memory. Clones are the same pool.
 ///
@@ -486,33 +485,6 @@ impl Pool {
     /// then the pool does not grow.
     pub fn set_limit(&self, bytes: u64) {
         self.inner.lock().pages.set_limit(bytes);
-    }
-
-    /// Gives memory back to the device that nothing uses, until at most `keep` bytes are
-    /// reserved. Gives the bytes released: see [`Pool::trim_to`], which also tells what was not.
-    pub fn trim(&self, keep: u64) -> Result<u64, DeviceError> {
-        Ok(self.trim_to(keep)?.released_bytes)
-    }
-
-    /// Gives memory back to the device that nothing uses, until no more than `min_bytes_to_keep`
-    /// bytes are reserved, or nothing can be given back without going below that
-    /// (`cuMemPoolTrimTo`). Gives an account of it: what could not be released, and why.
-    ///
-    /// From then on the pool plans for what is live now, not for the most that ever was.
-    ///
-    /// Waits for nothing: memory whose last use is not seen to be completed stays. Synchronise
-    /// first ([`Pool::synchronize`]) to give back all that is free.
-    ///
-    /// # Errors
-    ///
-    /// What the device said, if it refused and nothing at all was released.
-    pub fn trim_to(&self, min_bytes_to_keep: u64) -> Result<TrimReport, DeviceError> {
-        self.inner.observe(Marking::All);
-        let trimmed = self.inner.trim_to(min_bytes_to_keep);
-        reaper::reap(&self.inner.device);
-        let mut state = self.inner.lock();
-        state.begin_again();
-        Ok(state.trim_report(trimmed?))
     }
 
     /// Checks the pool's own bookkeeping. For tests: it looks at everything.

@@ -182,8 +182,15 @@ impl Inner {
         if let Err(error) = self.trim_to(0) {
             tracing::debug!(%error, "memory of a pool that is gone could not be given back yet");
         }
-        if self.lock().pages.reserved() == 0 && !self.graphs.any() {
-            return true;
+        let blocks = {
+            let state = self.lock();
+            if state.pages.reserved() == 0 && !self.graphs.any() {
+                return true;
+            }
+            state.blocks.count() + state.in_fronts().live.blocks
+        };
+        if blocks > 0 {
+            return false;
         }
         // A device that is lost answers no question; nothing of it will ever be over.
         match self.device.memory_info() {

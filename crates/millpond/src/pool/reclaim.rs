@@ -2,7 +2,7 @@
 
 use super::state::State;
 use super::streams::Marking;
-use super::{Inner, reaper};
+use super::{Inner, Pool, reaper};
 use crate::backing::{Leaving, LeavingPlain};
 use crate::device::DeviceError;
 use crate::order::Ends;
@@ -227,5 +227,35 @@ impl Inner {
                 }
             }
         }
+    }
+}
+
+/// Giving memory back when the caller says so.
+impl Pool {
+    /// Gives memory back to the device that nothing uses, until at most `keep` bytes are
+    /// reserved. Gives the bytes released: see [`Pool::trim_to`], which also tells what was not.
+    pub fn trim(&self, keep: u64) -> Result<u64, DeviceError> {
+        Ok(self.trim_to(keep)?.released_bytes)
+    }
+
+    /// Gives memory back to the device that nothing uses, until no more than `min_bytes_to_keep`
+    /// bytes are reserved, or nothing can be given back without going below that
+    /// (`cuMemPoolTrimTo`). Gives an account of it: what could not be released, and why.
+    ///
+    /// From then on the pool plans for what is live now, not for the most that ever was.
+    ///
+    /// Waits for nothing: memory whose last use is not seen to be completed stays. Synchronise
+    /// first ([`Pool::synchronize`]) to give back all that is free.
+    ///
+    /// # Errors
+    ///
+    /// What the device said, if it refused and nothing at all was released.
+    pub fn trim_to(&self, min_bytes_to_keep: u64) -> Result<TrimReport, DeviceError> {
+        self.inner.observe(Marking::All);
+        let trimmed = self.inner.trim_to(min_bytes_to_keep);
+        reaper::reap(&self.inner.device);
+        let mut state = self.inner.lock();
+        state.begin_again();
+        Ok(state.trim_report(trimmed?))
     }
 }

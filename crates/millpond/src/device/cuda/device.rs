@@ -13,15 +13,16 @@ use super::jobs::{Jobs, inside_host_function};
 use super::kernels::Kernels;
 use super::slots::Slots;
 use super::types::{
-    ALLOCATION_PINNED, ATTRIBUTE_FABRIC, ATTRIBUTE_HOST_MAPPING, ATTRIBUTE_HOST_NUMA_MAPPING,
-    ATTRIBUTE_MAPPING, ATTRIBUTE_MULTIPROCESSORS, ATTRIBUTE_POSIX_FD, ATTRIBUTE_RDMA_WITH_MAPPING,
+    ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_FABRIC,
+    ATTRIBUTE_HOST_MAPPING, ATTRIBUTE_HOST_NUMA_MAPPING, ATTRIBUTE_MAPPING,
+    ATTRIBUTE_MULTIPROCESSORS, ATTRIBUTE_POSIX_FD, ATTRIBUTE_RDMA_WITH_MAPPING, CUmemAccessDesc,
     CUmemAllocationFlags, CUmemAllocationProp, CUmemLocation, CUstream, GRANULARITY_MINIMUM,
     HANDLE_TYPE_FABRIC, HANDLE_TYPE_NONE, HANDLE_TYPE_POSIX_FD, LOCATION_DEVICE, LOCATION_HOST,
     LOCATION_HOST_NUMA, STREAM_NON_BLOCKING, SUCCESS,
 };
 use crate::device::{
-    Call, Capabilities, DeviceError, DeviceKind, HandleProperties, Location, ShareKind, Status,
-    StreamId, StreamOrder,
+    AccessGrant, Accessor, Call, Capabilities, DeviceError, DeviceKind, HandleProperties, Location,
+    Protection, ShareKind, Status, StreamId, StreamOrder,
 };
 
 /// Bytes; the granularity told for a device that cannot map, so that sizes stay comparable.
@@ -263,6 +264,26 @@ pub(super) fn allocation_properties(
             gpu_direct_rdma_capable: properties.rdma.into(),
             usage: 0,
             reserved: [0; 4],
+        },
+    })
+}
+
+/// The driver's form of a grant; none if its number is beyond what the driver counts to.
+pub(super) fn access_descriptor(grant: &AccessGrant) -> Option<CUmemAccessDesc> {
+    let (kind, id) = match grant.accessor {
+        Accessor::Device(ordinal) => (LOCATION_DEVICE, ordinal),
+        Accessor::Host => (LOCATION_HOST, 0),
+        Accessor::HostNuma(node) => (LOCATION_HOST_NUMA, node),
+    };
+    Some(CUmemAccessDesc {
+        location: CUmemLocation {
+            kind,
+            id: i32::try_from(id).ok()?,
+        },
+        flags: match grant.protection {
+            Protection::None => ACCESS_NONE,
+            Protection::Read => ACCESS_READ,
+            Protection::ReadWrite => ACCESS_READ_WRITE,
         },
     })
 }
