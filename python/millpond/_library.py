@@ -33,7 +33,79 @@ class PoolOptions(ctypes.Structure):
         ("limit_bytes", c_uint64),
         ("streams_declared", c_uint32),
         ("reserved", c_uint32),
+        ("location_type", c_uint32),
+        ("location_id", c_uint32),
+        ("handle_types", c_uint32),
+        ("reserved_2", c_uint32),
+        ("budget", c_void_p),
     ]
+
+
+class _Told(ctypes.Structure):
+    """What the library fills in."""
+
+    def as_dict(self):
+        """The values by name, without the struct's own size."""
+        return {name: getattr(self, name) for name, _ in self._fields_[1:]}
+
+
+class TrimReport(_Told):
+    """``millpond_trim_report``."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        *(
+            (name, c_uint64)
+            for name in (
+                "released_bytes",
+                "reserved_bytes",
+                "in_live_blocks",
+                "beside_live_blocks",
+                "pending",
+                "kept_as_asked",
+                "in_graphs",
+                "withheld",
+            )
+        ),
+    ]
+
+
+class BudgetUsage(_Told):
+    """``millpond_budget_usage``."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        *(
+            (name, c_uint64)
+            for name in ("limit_bytes", "reserved_current", "reserved_high", "used_current", "pools")
+        ),
+    ]
+
+
+class PointerInfo(_Told):
+    """``millpond_pointer_info``."""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("pool_id", c_uint64),
+        ("block", c_void_p),
+        ("block_bytes", c_uint64),
+        ("offset", c_uint64),
+        ("stream", c_void_p),
+        ("handle", c_uint64),
+        ("handle_offset", c_uint64),
+        ("handle_bytes", c_uint64),
+        ("device", c_uint32),
+        ("state", c_uint32),
+        ("location_type", c_uint32),
+        ("location_id", c_uint32),
+    ]
+
+
+class Access(ctypes.Structure):
+    """``millpond_access``."""
+
+    _fields_ = [("location_type", c_uint32), ("location_id", c_uint32), ("protection", c_uint32)]
 
 
 class TorchOptions(ctypes.Structure):
@@ -124,7 +196,32 @@ def _load():
         "millpond_host_read": (status, [c_void_p, c_void_p, c_void_p, c_uint64]),
         "millpond_host_write": (status, [c_void_p, c_void_p, c_void_p, c_uint64]),
         "millpond_pool_create": (status, [c_void_p, POINTER(PoolOptions), POINTER(c_void_p)]),
-        "millpond_pool_destroy": (None, [c_void_p]),
+        "millpond_pool_destroy": (status, [c_void_p]),
+        "millpond_pool_release": (None, [c_void_p]),
+        "millpond_pool_get_id": (status, [c_void_p, POINTER(c_uint64)]),
+        "millpond_pool_get_attribute": (status, [c_void_p, c_uint32, POINTER(c_uint64)]),
+        "millpond_pool_set_attribute": (status, [c_void_p, c_uint32, c_uint64]),
+        "millpond_pool_trim_to": (status, [c_void_p, c_uint64, POINTER(TrimReport)]),
+        "millpond_pool_set_access": (status, [c_void_p, POINTER(Access), c_size_t]),
+        "millpond_pool_get_access": (status, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32)]),
+        "millpond_pool_synchronize_event": (status, [c_void_p, c_void_p]),
+        "millpond_budget_create": (status, [c_void_p, c_uint64, POINTER(c_void_p)]),
+        "millpond_budget_destroy": (None, [c_void_p]),
+        "millpond_budget_set_limit": (status, [c_void_p, c_uint64]),
+        "millpond_budget_get_usage": (status, [c_void_p, POINTER(BudgetUsage)]),
+        "millpond_device_get_default_pool": (
+            status,
+            [c_void_p, c_uint32, c_uint32, POINTER(c_void_p)],
+        ),
+        "millpond_device_get_pool": (status, [c_void_p, c_uint32, c_uint32, POINTER(c_void_p)]),
+        "millpond_device_set_pool": (status, [c_void_p, c_void_p]),
+        "millpond_device_alloc": (status, [c_void_p, c_uint64, c_void_p, POINTER(c_void_p)]),
+        "millpond_device_free": (status, [c_void_p, c_void_p]),
+        "millpond_device_get_pointer_info": (status, [c_void_p, c_void_p, POINTER(PointerInfo)]),
+        "millpond_device_synchronize_stream": (status, [c_void_p, c_void_p]),
+        "millpond_device_reap": (status, [c_void_p, c_uint32, POINTER(c_uint64)]),
+        "millpond_reaper_start": (status, [POINTER(c_void_p)]),
+        "millpond_reaper_stop": (None, [c_void_p]),
         "millpond_pool_alloc": (status, [c_void_p, c_uint64, c_void_p, POINTER(c_void_p)]),
         "millpond_pool_free": (status, [c_void_p, c_void_p]),
         "millpond_pool_trim": (status, [c_void_p, c_uint64, POINTER(c_uint64)]),

@@ -19,6 +19,102 @@
 #include <sys/types.h>
 
 /**
+ * Whether memory whose uses are ordered before a request by events is used again: 0 or 1. The
+ * attributes have the numbers of `CUmemPool_attribute`.
+ */
+#define MILLPOND_POOL_REUSE_FOLLOW_EVENT_DEPENDENCIES 1
+
+/**
+ * Whether memory whose uses turn out to be completed is used again: 0 or 1.
+ */
+#define MILLPOND_POOL_REUSE_ALLOW_OPPORTUNISTIC 2
+
+/**
+ * Whether the pool may insert a wait to use memory again: 0 or 1.
+ */
+#define MILLPOND_POOL_REUSE_ALLOW_INTERNAL_DEPENDENCIES 3
+
+/**
+ * Bytes above which memory is given back at synchronisations; at first UINT64_MAX: never.
+ */
+#define MILLPOND_POOL_RELEASE_THRESHOLD 4
+
+/**
+ * Bytes of the device that the pool has. Read only.
+ */
+#define MILLPOND_POOL_RESERVED_MEM_CURRENT 5
+
+/**
+ * The most it had; only 0 can be set, which begins the mark again at the current value.
+ */
+#define MILLPOND_POOL_RESERVED_MEM_HIGH 6
+
+/**
+ * Bytes in blocks that are not freed, as they were asked for. Read only.
+ */
+#define MILLPOND_POOL_USED_MEM_CURRENT 7
+
+/**
+ * The most there were; only 0 can be set, which begins the mark again at the current value.
+ */
+#define MILLPOND_POOL_USED_MEM_HIGH 8
+
+/**
+ * 1: pinned. Read only.
+ */
+#define MILLPOND_POOL_ALLOCATION_TYPE 9
+
+/**
+ * 0 none, 1 POSIX descriptors, 8 fabric handles. Read only.
+ */
+#define MILLPOND_POOL_EXPORT_HANDLE_TYPES 10
+
+/**
+ * The ordinal of the pool's device, or the number of its NUMA node. Read only.
+ */
+#define MILLPOND_POOL_LOCATION_ID 11
+
+/**
+ * A `MILLPOND_LOCATION_...`. Read only.
+ */
+#define MILLPOND_POOL_LOCATION_TYPE 12
+
+/**
+ * The most bytes that the pool takes; 0: no limit. Read only: see `millpond_pool_set_limit`.
+ */
+#define MILLPOND_POOL_MAX_POOL_SIZE 13
+
+/**
+ * The memory of a device; the numbers are those of `CUmemLocationType`.
+ */
+#define MILLPOND_LOCATION_DEVICE 1
+
+/**
+ * The host's memory, wherever that is; the id is not looked at.
+ */
+#define MILLPOND_LOCATION_HOST 2
+
+/**
+ * The memory of a NUMA node of the host.
+ */
+#define MILLPOND_LOCATION_HOST_NUMA 3
+
+/**
+ * No access; the numbers are those of `CUmemAccess_flags`.
+ */
+#define MILLPOND_ACCESS_NONE 0
+
+/**
+ * Reading.
+ */
+#define MILLPOND_ACCESS_READ 1
+
+/**
+ * Reading and writing.
+ */
+#define MILLPOND_ACCESS_READ_WRITE 3
+
+/**
  * The device is a GPU, used through the NVIDIA driver.
  */
 #define MILLPOND_DEVICE_CUDA 1
@@ -32,6 +128,16 @@
  * Bytes of `name` in `millpond_device_info`, its terminating zero included.
  */
 #define MILLPOND_DEVICE_NAME_SIZE 256
+
+/**
+ * The address lies in a live block.
+ */
+#define MILLPOND_POINTER_LIVE 1
+
+/**
+ * The address lies in a live block in the memory of a graph.
+ */
+#define MILLPOND_POINTER_GRAPH 2
 
 /**
  * How a call ended. `millpond_last_error()` has the full story of the one that failed last.
@@ -83,6 +189,12 @@ typedef enum {
 } millpond_status;
 
 /**
+ * The most bytes that several pools may take together. Pools get it through
+ * `millpond_pool_options.budget`. May be used from any thread.
+ */
+typedef struct millpond_budget millpond_budget;
+
+/**
  * A device whose memory pools hand out. May be used from any thread.
  */
 typedef struct millpond_device millpond_device;
@@ -91,6 +203,102 @@ typedef struct millpond_device millpond_device;
  * A pool of one device's memory. May be used from any thread.
  */
 typedef struct millpond_pool millpond_pool;
+
+/**
+ * A thread that gives back the memory of pools that were destroyed.
+ */
+typedef struct millpond_reaper millpond_reaper;
+
+/**
+ * What a trim gave back, and where the rest is: all in bytes. `reserved_bytes` is the sum of the
+ * six that come after it.
+ */
+typedef struct {
+    /**
+     * Set by the caller: `sizeof(millpond_trim_report)`.
+     */
+    size_t size;
+    /**
+     * Given back to the device.
+     */
+    uint64_t released_bytes;
+    /**
+     * What the pool still has.
+     */
+    uint64_t reserved_bytes;
+    /**
+     * Stays because live blocks stand in it.
+     */
+    uint64_t in_live_blocks;
+    /**
+     * Stays because it is in one handle with live blocks.
+     */
+    uint64_t beside_live_blocks;
+    /**
+     * Stays because its last use is not known to be completed.
+     */
+    uint64_t pending;
+    /**
+     * Could have gone, and stays so that no less is reserved than was to be kept.
+     */
+    uint64_t kept_as_asked;
+    /**
+     * Stays because it is the memory of graphs.
+     */
+    uint64_t in_graphs;
+    /**
+     * On its way in another call, or withheld because the device refused to take it back.
+     */
+    uint64_t withheld;
+} millpond_trim_report;
+
+/**
+ * What somebody may do with a pool's memory.
+ */
+typedef struct {
+    /**
+     * A `MILLPOND_LOCATION_...`: whose access.
+     */
+    uint32_t location_type;
+    /**
+     * The ordinal of the device, or the number of the NUMA node.
+     */
+    uint32_t location_id;
+    /**
+     * A `MILLPOND_ACCESS_...`.
+     */
+    uint32_t protection;
+} millpond_access;
+
+/**
+ * What the pools under a budget have: all in bytes, but for their number.
+ */
+typedef struct {
+    /**
+     * Set by the caller: `sizeof(millpond_budget_usage)`.
+     */
+    size_t size;
+    /**
+     * The most that they may have together.
+     */
+    uint64_t limit_bytes;
+    /**
+     * What they have of their devices.
+     */
+    uint64_t reserved_current;
+    /**
+     * The most they had together.
+     */
+    uint64_t reserved_high;
+    /**
+     * What is in their live blocks, as it was asked for.
+     */
+    uint64_t used_current;
+    /**
+     * Pools under the budget, and under those below it.
+     */
+    uint64_t pools;
+} millpond_budget_usage;
 
 /**
  * What a device is and can do.
@@ -152,6 +360,27 @@ typedef struct {
      * Unused, 0.
      */
     uint32_t reserved;
+    /**
+     * A `MILLPOND_LOCATION_...`: where the memory is to lie; 0: in the device's own.
+     */
+    uint32_t location_type;
+    /**
+     * The ordinal of the device (its own), or the number of the NUMA node.
+     */
+    uint32_t location_id;
+    /**
+     * How the memory can be handed to other processes: 0 not at all, 1 as POSIX descriptors, 8 as
+     * fabric handles.
+     */
+    uint32_t handle_types;
+    /**
+     * Unused, 0.
+     */
+    uint32_t reserved_2;
+    /**
+     * A budget that the pool shares with others, besides its own limit; null: none.
+     */
+    const millpond_budget *budget;
 } millpond_pool_options;
 
 /**
@@ -231,6 +460,64 @@ typedef struct {
 } millpond_statistics;
 
 /**
+ * What an address belongs to.
+ */
+typedef struct {
+    /**
+     * Set by the caller: `sizeof(millpond_pointer_info)`.
+     */
+    size_t size;
+    /**
+     * The number of the pool: see `millpond_pool_get_id`.
+     */
+    uint64_t pool_id;
+    /**
+     * Where the block starts.
+     */
+    void *block;
+    /**
+     * Bytes that were asked for the block.
+     */
+    uint64_t block_bytes;
+    /**
+     * Bytes from the block's start to the address.
+     */
+    uint64_t offset;
+    /**
+     * The stream that owns the block.
+     */
+    void *stream;
+    /**
+     * The handle (`CUmemGenericAllocationHandle`) that the address lies in; 0 for plain memory.
+     */
+    uint64_t handle;
+    /**
+     * Bytes from the handle's start to the address.
+     */
+    uint64_t handle_offset;
+    /**
+     * Bytes of the handle.
+     */
+    uint64_t handle_bytes;
+    /**
+     * The ordinal of the pool's device.
+     */
+    uint32_t device;
+    /**
+     * A `MILLPOND_POINTER_...`.
+     */
+    uint32_t state;
+    /**
+     * A `MILLPOND_LOCATION_...`: where the memory lies.
+     */
+    uint32_t location_type;
+    /**
+     * The ordinal of the device, or the number of the NUMA node, where it lies.
+     */
+    uint32_t location_id;
+} millpond_pointer_info;
+
+/**
  * How the pools behind PyTorch's pair are to be. Set `size`, and leave what is not needed zero:
  * then the environment decides.
  */
@@ -268,6 +555,132 @@ typedef struct {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+/**
+ * The value of an attribute of a pool: a `MILLPOND_POOL_...`. Looks at no block.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pointer, no such attribute).
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool; `value` is null, or a number can be written there.
+ */
+millpond_status millpond_pool_get_attribute(const millpond_pool *pool,
+                                            uint32_t attribute,
+                                            uint64_t *value);
+
+/**
+ * Sets an attribute of a pool: the reuse policies (0 or 1), the release threshold (bytes), and the
+ * two high marks (0 alone, which begins them again at the current value).
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pool, no such attribute, one that can only be read,
+ * another value).
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool.
+ */
+millpond_status millpond_pool_set_attribute(const millpond_pool *pool,
+                                            uint32_t attribute,
+                                            uint64_t value);
+
+/**
+ * Gives memory back to the device that nothing uses, until no more than `min_bytes_to_keep` bytes
+ * are reserved, or nothing can be given back without going below that. `report`, if not null, says
+ * what went, and where the rest is; `report->size` must be set to `sizeof(millpond_trim_report)`.
+ *
+ * Waits for nothing: memory whose last use is not seen to be completed stays.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pool, a report without a size),
+ * `MILLPOND_DEVICE_FAILED`, `MILLPOND_DEVICE_LOST` (nothing was given back).
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool; `report` is null, or points to a struct of `report->size` bytes.
+ */
+millpond_status millpond_pool_trim_to(const millpond_pool *pool,
+                                      uint64_t min_bytes_to_keep,
+                                      millpond_trim_report *report);
+
+/**
+ * Says what others may do with a pool's memory: all of it, what is allocated already and what will
+ * be. Those who are not named keep what they have; `MILLPOND_ACCESS_NONE` takes it away again.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pointer, somebody named twice, the pool's own place
+ * without full access), `MILLPOND_NO_DEVICE` (a device that cannot reach the memory),
+ * `MILLPOND_NOT_SUPPORTED`, `MILLPOND_DEVICE_FAILED`, `MILLPOND_DEVICE_LOST`.
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool; `accesses` is null, or points to `count` of them.
+ */
+millpond_status millpond_pool_set_access(const millpond_pool *pool,
+                                         const millpond_access *accesses,
+                                         size_t count);
+
+/**
+ * What somebody may do with a pool's memory: a `MILLPOND_ACCESS_...`.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pointer, no such type of location).
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool; `protection` is null, or a number can be written there.
+ */
+millpond_status millpond_pool_get_access(const millpond_pool *pool,
+                                         uint32_t location_type,
+                                         uint32_t location_id,
+                                         uint32_t *protection);
+
+/**
+ * Makes a budget of so many bytes: within `parent`, so that what its pools take counts in both, or
+ * by itself if `parent` is null.
+ *
+ * To be destroyed with `millpond_budget_destroy`.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null result).
+ *
+ * The caller sees to this:
+ *
+ * `parent` is null or a live budget; `budget` is null, or a pointer can be written there.
+ */
+millpond_status millpond_budget_create(const millpond_budget *parent,
+                                       uint64_t limit_bytes,
+                                       millpond_budget **budget);
+
+/**
+ * Lets go of a budget. Pools and budgets under it keep it. Null does nothing.
+ *
+ * The caller sees to this:
+ *
+ * `budget` is null, or was made by `millpond_budget_create` and not destroyed yet.
+ */
+void millpond_budget_destroy(millpond_budget *budget);
+
+/**
+ * Changes the most bytes that the pools under a budget may take together. What they have beyond
+ * it stays until it is freed and trimmed.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null budget).
+ *
+ * The caller sees to this:
+ *
+ * `budget` is null or a live budget.
+ */
+millpond_status millpond_budget_set_limit(const millpond_budget *budget, uint64_t limit_bytes);
+
+/**
+ * What the pools under a budget have. `usage->size` must be set to
+ * `sizeof(millpond_budget_usage)`.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pointer, or no size).
+ *
+ * The caller sees to this:
+ *
+ * `budget` is null or a live budget; `usage` is null, or points to a struct of `usage->size` bytes.
+ */
+millpond_status millpond_budget_get_usage(const millpond_budget *budget,
+                                          millpond_budget_usage *usage);
 
 /**
  * Opens the CUDA device with this ordinal (0 is the first), in its primary context, which the
@@ -379,7 +792,8 @@ millpond_status millpond_host_write(const millpond_device *device,
  *
  * The caller sees to this:
  *
- * `device` is null or open; `options` is null, or points to a struct of `options->size` bytes;
+ * `device` is null or open; `options` is null, or points to a struct of `options->size` bytes, with
+ * a budget that is null or live;
  * `pool` is null, or a pointer can be written there.
  */
 millpond_status millpond_pool_create(const millpond_device *device,
@@ -387,15 +801,20 @@ millpond_status millpond_pool_create(const millpond_device *device,
                                      millpond_pool **pool);
 
 /**
- * Destroys a pool: waits for the device's work that may still use its memory, and gives all of it
- * back. Blocks that were not freed go with it. Null does nothing.
+ * Destroys a pool (`cuMemPoolDestroy`). Waits for nothing: what the device may still use goes back
+ * later, by the next call of another pool of the device, by `millpond_device_reap`, or by a thread
+ * (`millpond_reaper_start`). Blocks that were not freed stay as they are, can be used, and are freed
+ * with `millpond_device_free`; the memory stays until they are. Null does nothing. A device's
+ * default pool cannot be destroyed.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a default pool; the pointer stays good).
  *
  * The caller sees to this:
  *
- * `pool` is null, or was made by `millpond_pool_create` and not destroyed yet; nobody uses it or
- * its blocks any more.
+ * `pool` is null, or was made by `millpond_pool_create` and not destroyed yet; nobody uses this
+ * pointer any more.
  */
-void millpond_pool_destroy(millpond_pool *pool);
+millpond_status millpond_pool_destroy(millpond_pool *pool);
 
 /**
  * Allocates `size` bytes, aligned to 256, for use on `stream`.
@@ -667,6 +1086,179 @@ millpond_status millpond_pool_trim(const millpond_pool *pool,
  * `pool` is null or a live pool.
  */
 millpond_status millpond_pool_set_limit(const millpond_pool *pool, uint64_t limit_bytes);
+
+/**
+ * The default pool of a location (`MILLPOND_LOCATION_...` and its id), as device `device` uses it:
+ * made when it is first asked for, without a limit. It cannot be destroyed; what is given is let go
+ * with `millpond_pool_release`.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pointer, no such type of location),
+ * `MILLPOND_NO_DEVICE` (another device's ordinal), `MILLPOND_NOT_SUPPORTED` (the device cannot use
+ * memory there).
+ *
+ * The caller sees to this:
+ *
+ * `device` is null or open; `pool` is null, or a pointer can be written there.
+ */
+millpond_status millpond_device_get_default_pool(const millpond_device *device,
+                                                 uint32_t location_type,
+                                                 uint32_t location_id,
+                                                 millpond_pool **pool);
+
+/**
+ * The current pool of a location: the one that was set last, or the default pool if none was, or
+ * if that one was destroyed. What is given is let go with `millpond_pool_release`.
+ *
+ * Errors: as `millpond_device_get_default_pool`.
+ *
+ * The caller sees to this:
+ *
+ * As `millpond_device_get_default_pool`.
+ */
+millpond_status millpond_device_get_pool(const millpond_device *device,
+                                         uint32_t location_type,
+                                         uint32_t location_id,
+                                         millpond_pool **pool);
+
+/**
+ * Makes a pool the current one of its location: `millpond_device_alloc` takes from it from then on.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pointer, a pool of another device, one that was
+ * destroyed).
+ *
+ * The caller sees to this:
+ *
+ * `device` is null or open; `pool` is null or a live pool.
+ */
+millpond_status millpond_device_set_pool(const millpond_device *device, const millpond_pool *pool);
+
+/**
+ * Allocates from the device's current pool, as `millpond_pool_alloc` does (`cudaMallocAsync`).
+ *
+ * Errors: as `millpond_pool_alloc`; `MILLPOND_INVALID_ARGUMENT` also if the device does not know
+ * the stream.
+ *
+ * The caller sees to this:
+ *
+ * `device` is null or open; `stream` is a stream of it; `result` is null, or a pointer can be
+ * written there.
+ */
+millpond_status millpond_device_alloc(const millpond_device *device,
+                                      uint64_t size,
+                                      void *stream,
+                                      void **result);
+
+/**
+ * Frees the block that starts at `block`, in whichever pool of the device, destroyed ones included
+ * (`cudaFreeAsync`), in the order of the streams that used it. Null does nothing.
+ *
+ * Errors: `MILLPOND_NOT_A_BLOCK`, `MILLPOND_INVALID_ARGUMENT` (a null device).
+ *
+ * The caller sees to this:
+ *
+ * `device` is null or open.
+ */
+millpond_status millpond_device_free(const millpond_device *device, void *block);
+
+/**
+ * What an address belongs to, in whichever pool of the device: any address inside a live block
+ * will do. `info->size` must be set to `sizeof(millpond_pointer_info)`.
+ *
+ * Errors: `MILLPOND_NOT_A_BLOCK` (no live block is there: it was freed, or it is no pool's),
+ * `MILLPOND_INVALID_ARGUMENT` (a null pointer, or no size).
+ *
+ * The caller sees to this:
+ *
+ * `device` is null or open; `info` is null, or points to a struct of `info->size` bytes.
+ */
+millpond_status millpond_device_get_pointer_info(const millpond_device *device,
+                                                 const void *at,
+                                                 millpond_pointer_info *info);
+
+/**
+ * A number that no other pool of the process ever has.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pointer).
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool; `id` is null, or a number can be written there.
+ */
+millpond_status millpond_pool_get_id(const millpond_pool *pool, uint64_t *id);
+
+/**
+ * Lets go of a pool without destroying it: of one that was asked for as a default or current pool.
+ * The last one to let go of any other pool ends it: its blocks that were not freed go with it, as
+ * soon as the device is done with them. Null does nothing.
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool; nobody uses this pointer any more.
+ */
+void millpond_pool_release(millpond_pool *pool);
+
+/**
+ * Waits until all work queued on a stream of the device is done, and tells all pools of the device:
+ * what they have above their release thresholds goes back.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null device, no such stream), `MILLPOND_DEVICE_FAILED`,
+ * `MILLPOND_DEVICE_LOST`.
+ *
+ * The caller sees to this:
+ *
+ * `device` is null or open; `stream` is a stream of it.
+ */
+millpond_status millpond_device_synchronize_stream(const millpond_device *device, void *stream);
+
+/**
+ * Waits until an event has happened; the pool then knows that what it stands for is done, if it
+ * was recorded with `millpond_pool_record_event`.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null pool, no such event), `MILLPOND_DEVICE_FAILED`,
+ * `MILLPOND_DEVICE_LOST`.
+ *
+ * The caller sees to this:
+ *
+ * `pool` is null or a live pool; `event` is of its device.
+ */
+millpond_status millpond_pool_synchronize_event(const millpond_pool *pool, void *event);
+
+/**
+ * Gives back what pools of the device that were destroyed have left, as far as the device is done
+ * with it; if `wait` is not 0, after waiting for the device. `left`, if not null, gets how many
+ * such pools still have memory. (The next call of another pool that calls the device does the
+ * same, without waiting.)
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null device), `MILLPOND_DEVICE_FAILED`,
+ * `MILLPOND_DEVICE_LOST`.
+ *
+ * The caller sees to this:
+ *
+ * `device` is null or open; `left` is null, or a number can be written there.
+ */
+millpond_status millpond_device_reap(const millpond_device *device, uint32_t wait, uint64_t *left);
+
+/**
+ * Starts a thread that gives back the memory of pools that were destroyed, on all devices, as soon
+ * as the device is done with it. To be ended with `millpond_reaper_stop`.
+ *
+ * Errors: `MILLPOND_INVALID_ARGUMENT` (a null result), `MILLPOND_DEVICE_FAILED` (the system gives
+ * no thread).
+ *
+ * The caller sees to this:
+ *
+ * `reaper` is null, or a pointer can be written there.
+ */
+millpond_status millpond_reaper_start(millpond_reaper **reaper);
+
+/**
+ * Ends the thread. Null does nothing.
+ *
+ * The caller sees to this:
+ *
+ * `reaper` is null, or was given by `millpond_reaper_start` and not stopped yet.
+ */
+void millpond_reaper_stop(millpond_reaper *reaper);
 
 /**
  * The message of the last call that failed on this thread: what was asked, what was there, and

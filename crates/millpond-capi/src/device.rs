@@ -2,6 +2,9 @@
 
 use std::ffi::{c_char, c_void};
 
+use std::sync::Arc;
+
+use engine::Pools;
 use engine::device::DeviceKind;
 
 use crate::boundary::{Out, address, call, copy_versioned, required, watch_panics};
@@ -11,6 +14,7 @@ use crate::status::{Failure, millpond_status};
 /// A device whose memory pools hand out. May be used from any thread.
 pub struct millpond_device {
     pub(crate) opened: Opened,
+    pub(crate) pools: Pools,
 }
 
 /// The device is a GPU, used through the NVIDIA driver.
@@ -49,7 +53,8 @@ fn open(choice: Choice, device: *mut *mut millpond_device) -> millpond_status {
         // SAFETY: null, or where the caller wants the device.
         let out = unsafe { Out::new(device, "device") }?;
         let opened = choice.open()?;
-        out.set(Box::into_raw(Box::new(millpond_device { opened })));
+        let pools = Pools::new([Arc::clone(&opened.device)])?;
+        out.set(Box::into_raw(Box::new(millpond_device { opened, pools })));
         Ok(())
     })
 }

@@ -25,10 +25,13 @@
     reason = "the names are C's, and everything exported is reached through the header"
 )]
 
+mod attributes;
 mod boundary;
+mod budget;
 mod choice;
 mod device;
 mod pool;
+mod pools;
 mod statistics;
 mod status;
 mod stream;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use engine::Pool;
 use engine::pool::Request;
 
+use crate::attributes::{handle_types, location};
 use crate::boundary::{Out, address, call, copy_versioned, pointer, required};
+use crate::budget::millpond_budget;
 use crate::device::{millpond_device, versioned_size};
 use crate::statistics::millpond_statistics;
 use crate::status::millpond_status;
@@ -14,12 +16,18 @@ use crate::stream::{event, stream};
 
 /// A pool of one device's memory. May be used from any thread.
 pub struct millpond_pool {
-    pool: Pool,
+    pub(crate) pool: Pool,
+}
+
+impl millpond_pool {
+    pub(crate) fn boxed(pool: Pool) -> *mut millpond_pool {
+        Box::into_raw(Box::new(millpond_pool { pool }))
+    }
 }
 
 /// How a pool is to be. Set `size`, and leave what is not needed zero.
 #[repr(C)]
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct millpond_pool_options {
     /// `sizeof(millpond_pool_options)`. Fields beyond it are taken as zero.
     pub size: usize,
@@ -31,6 +39,33 @@ pub struct millpond_pool_options {
     pub streams_declared: u32,
     /// Unused, 0.
     pub reserved: u32,
+    /// A `MILLPOND_LOCATION_...`: where the memory is to lie; 0: in the device's own.
+    pub location_type: u32,
+    /// The ordinal of the device (its own), or the number of the NUMA node.
+    pub location_id: u32,
+    /// How the memory can be handed to other processes: 0 not at all, 1 as POSIX descriptors, 8 as
+    /// fabric handles.
+    pub handle_types: u32,
+    /// Unused, 0.
+    pub reserved_2: u32,
+    /// A budget that the pool shares with others, besides its own limit; null: none.
+    pub budget: *const millpond_budget,
+}
+
+impl Default for millpond_pool_options {
+    fn default() -> millpond_pool_options {
+        millpond_pool_options {
+            size: 0,
+            limit_bytes: 0,
+            streams_declared: 0,
+            reserved: 0,
+            location_type: 0,
+            location_id: 0,
+            handle_types: 0,
+            reserved_2: 0,
+            budget: std::ptr::null(),
+        }
+    }
 }
 
 /// Makes a pool on a device. It takes no memory until something is allocated. `options` may be
@@ -43,7 +78,8 @@ pub struct millpond_pool_options {
 ///
 /// # Safety
 ///
-/// `device` is null or open; `options` is null, or points to a struct of `options->size` bytes;
+/// `device` is null or open; `options` is null, or points to a struct of `options->size` bytes, with
+/// a budget that is null or live;
 /// `pool` is null, or a pointer can be written there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn millpond_pool_create(
@@ -71,34 +107,49 @@ pub unsafe extern "C" fn millpond_pool_create(
             }
         }
         let mut builder = Pool::builder(Arc::clone(&device.opened.device));
+        if wanted.location_type != 0 {
+            builder = builder.location(location(wanted.location_type, wanted.location_id)?);
+        }
+        builder = builder.handle_types(handle_types(wanted.handle_types)?);
+        // SAFETY: null, or a live budget.
+        if let Some(budget) = unsafe { wanted.budget.as_ref() } {
+            builder = builder.budget(&budget.budget);
+        }
         if wanted.limit_bytes > 0 {
             builder = builder.limit(wanted.limit_bytes);
         }
         if wanted.streams_declared != 0 {
             builder = builder.streams_declared();
         }
-        let pool = builder.build()?;
-        out.set(Box::into_raw(Box::new(millpond_pool { pool })));
+        out.set(millpond_pool::boxed(device.pools.create(builder)?));
         Ok(())
     })
 }
 
-/// Destroys a pool: waits for the device's work that may still use its memory, and gives all of it
-/// back. Blocks that were not freed go with it. Null does nothing.
+/// Destroys a pool (`cuMemPoolDestroy`). Waits for nothing: what the device may still use goes back
+/// later, by the next call of another pool of the device, by `millpond_device_reap`, or by a thread
+/// (`millpond_reaper_start`). Blocks that were not freed stay as they are, can be used, and are freed
+/// with `millpond_device_free`; the memory stays until they are. Null does nothing. A device's
+/// default pool cannot be destroyed.
+///
+/// Errors: `MILLPOND_INVALID_ARGUMENT` (a default pool; the pointer stays good).
 ///
 /// # Safety
 ///
-/// `pool` is null, or was made by `millpond_pool_create` and not destroyed yet; nobody uses it or
-/// its blocks any more.
+/// `pool` is null, or was made by `millpond_pool_create` and not destroyed yet; nobody uses this
+/// pointer any more.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn millpond_pool_destroy(pool: *mut millpond_pool) {
+pub unsafe extern "C" fn millpond_pool_destroy(pool: *mut millpond_pool) -> millpond_status {
     call(|| {
-        if !pool.is_null() {
-            // SAFETY: made by `millpond_pool_create`, and the caller gives it up.
-            drop(unsafe { Box::from_raw(pool) });
-        }
+        // SAFETY: null, or a live pool.
+        let Some(live) = (unsafe { pool.as_ref() }) else {
+            return Ok(());
+        };
+        live.pool.destroy()?;
+        // SAFETY: made by this library, and the caller gives it up.
+        drop(unsafe { Box::from_raw(pool) });
         Ok(())
-    });
+    })
 }
 
 /// Allocates `size` bytes, aligned to 256, for use on `stream`.

@@ -4,6 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char, c_int};
 
 use engine::device::{Call, DeviceError, Status};
+use engine::pool::{AccessError, AttributeError};
+use engine::pools::PoolsError;
 use engine::{AllocError, BlockError, PoolError};
 
 /// How a call ended. `millpond_last_error()` has the full story of the one that failed last.
@@ -78,7 +80,9 @@ impl From<DeviceError> for Failure {
 impl From<AllocError> for Failure {
     fn from(error: AllocError) -> Failure {
         let status = match &error {
-            AllocError::BadAlignment { .. } => MILLPOND_INVALID_ARGUMENT,
+            AllocError::BadAlignment { .. } | AllocError::Destroyed { .. } => {
+                MILLPOND_INVALID_ARGUMENT
+            }
             AllocError::OutOfMemory(_) => MILLPOND_OUT_OF_MEMORY,
             AllocError::Device { error, .. } => device_status(error),
             _ => MILLPOND_DEVICE_FAILED,
@@ -102,7 +106,48 @@ impl From<BlockError> for Failure {
 
 impl From<PoolError> for Failure {
     fn from(error: PoolError) -> Failure {
+        let status = match &error {
+            PoolError::LocationNotOffered { .. } | PoolError::HandleTypesNotOffered { .. } => {
+                MILLPOND_NOT_SUPPORTED
+            }
+            PoolError::WrongDevice { .. } => MILLPOND_NO_DEVICE,
+            _ => MILLPOND_INVALID_ARGUMENT,
+        };
+        Failure::new(status, error.to_string())
+    }
+}
+
+impl From<PoolsError> for Failure {
+    fn from(error: PoolsError) -> Failure {
+        match error {
+            PoolsError::NoSuchDevice { .. } => Failure::new(MILLPOND_NO_DEVICE, error.to_string()),
+            PoolsError::NoSuchLocation { .. } => {
+                Failure::new(MILLPOND_NOT_SUPPORTED, error.to_string())
+            }
+            PoolsError::Pool(error) => error.into(),
+            PoolsError::Alloc(error) => error.into(),
+            PoolsError::Block(error) => error.into(),
+            PoolsError::Device(error) => error.into(),
+            _ => Failure::invalid(error.to_string()),
+        }
+    }
+}
+
+impl From<AttributeError> for Failure {
+    fn from(error: AttributeError) -> Failure {
         Failure::invalid(error.to_string())
+    }
+}
+
+impl From<AccessError> for Failure {
+    fn from(error: AccessError) -> Failure {
+        let status = match &error {
+            AccessError::NoPeerAccess { .. } => MILLPOND_NO_DEVICE,
+            AccessError::NotSupported | AccessError::HostCannot { .. } => MILLPOND_NOT_SUPPORTED,
+            AccessError::Device(error) => device_status(error),
+            _ => MILLPOND_INVALID_ARGUMENT,
+        };
+        Failure::new(status, error.to_string())
     }
 }
 

@@ -74,6 +74,15 @@ fn the_c_example_runs() {
 }
 
 #[test]
+fn the_c_example_of_pools_runs() {
+    let source = repository().join("examples/c/pools.c");
+    let told = run(&mut compiled(&["cc", "-std=c99"], &source, "pools"));
+    for expected in ["in live blocks", "the budget that the pool shares", "done"] {
+        assert!(told.contains(expected), "{expected:?} is not in:\n{told}");
+    }
+}
+
+#[test]
 fn the_c_example_runs_with_the_static_library() {
     let program = prefix().join("two_streams_static");
     let private = flags(&["--static", "--libs-only-l"]);

@@ -89,6 +89,7 @@ fn prepared() -> Checker {
         share_posix_fd: false,
         share_fabric: false,
         rdma: false,
+        host: false,
         host_numa: false,
         stream_values_recur: true,
     });

@@ -149,6 +149,8 @@ impl Driver {
     fn close(&self, end: End) -> Result<Report, Failure> {
         let device_failed = |error: DeviceError| Failure::Refused(error.to_string());
         self.device.synchronize().map_err(device_failed)?;
+        // What was in use when the pool went.
+        millpond::pool::reap_waiting(&self.device).map_err(device_failed)?;
         end.streams.close(&*self.device).map_err(device_failed)?;
         let broken = self.checker.finish();
         if !broken.is_empty() {

@@ -4,6 +4,7 @@
 
 pub mod device;
 pub mod pool;
+pub mod pools;
 
 mod backing;
 mod blocks;
@@ -13,6 +14,8 @@ mod pages;
 mod small;
 mod space;
 mod sync;
+
+pub use pools::Pools;
 
 pub use pool::{
     Access, AllocError, Block, BlockError, Capture, CaptureError, GraphMemory, Hazard, OrderReport,

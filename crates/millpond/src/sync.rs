@@ -136,11 +136,6 @@ mod explored {
 
             #[allow(dead_code, reason = "each is used in a part of what it can")]
             impl $name {
-                pub(crate) fn load(&self, ordering: Ordering) -> $kind {
-                    point();
-                    self.0.load(ordering)
-                }
-
                 pub(crate) fn new(value: $kind) -> $name {
                     $name(atomic::$name::new(value))
                 }
@@ -153,6 +148,21 @@ mod explored {
                 pub(crate) fn fetch_max(&self, value: $kind, ordering: Ordering) -> $kind {
                     point();
                     self.0.fetch_max(value, ordering)
+                }
+
+                pub(crate) fn fetch_update(
+                    &self,
+                    set: Ordering,
+                    fetch: Ordering,
+                    update: impl FnMut($kind) -> Option<$kind>,
+                ) -> Result<$kind, $kind> {
+                    point();
+                    self.0.fetch_update(set, fetch, update)
+                }
+
+                pub(crate) fn load(&self, ordering: Ordering) -> $kind {
+                    point();
+                    self.0.load(ordering)
                 }
 
                 pub(crate) fn fetch_add(&self, value: $kind, ordering: Ordering) -> $kind {

@@ -32,6 +32,7 @@ impl Log {
             share_posix_fd: false,
             share_fabric: false,
             rdma: false,
+            host: false,
             host_numa: false,
             stream_values_recur: true,
         };

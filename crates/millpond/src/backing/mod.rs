@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod bases;
 mod build;
 mod place;
@@ -382,22 +383,6 @@ impl Backing {
         for (_, record) in &mut self.handles {
             record.pieces.rewrite(&change, |a, b| order.alike(a, b));
         }
-    }
-
-    /// Every handle, whether it is a plain allocation, and where it is mapped.
-    pub(crate) fn everything(
-        &self,
-    ) -> impl Iterator<Item = (Handle, bool, impl Iterator<Item = u64>)> {
-        self.handles.iter().map(|(_, record)| {
-            let plain = record.kind == Kind::Plain;
-            let dormant = record.dormant.iter();
-            let dormant = dormant.map(|&mapping| self.mappings.record(mapping).address);
-            (
-                record.handle,
-                plain,
-                record.aliases.iter().copied().chain(dormant),
-            )
-        })
     }
 
     /// Base and size of every reservation that is not a plain allocation's.

@@ -71,7 +71,7 @@ impl Backing {
         idle
     }
 
-    fn is_idle(&self, order: &Order, record: &super::HandleRecord) -> bool {
+    pub(super) fn is_idle(&self, order: &Order, record: &super::HandleRecord) -> bool {
         let aliases = record.aliases.iter().map(|&alias| self.mappings.get(alias));
         let dormant = record.dormant.iter();
         let dormant = dormant.map(|&mapping| Some(self.mappings.record(mapping)));

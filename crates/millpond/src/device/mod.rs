@@ -64,6 +64,7 @@ mod faults;
 pub mod host;
 mod observe;
 pub mod sim;
+mod topology;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -76,6 +77,7 @@ pub use faults::Faults;
 pub use host::HostDevice;
 pub use observe::{CallRecord, Observed, Observer, Outcome};
 pub use sim::SimDevice;
+pub use topology::Topology;
 
 /// A physical handle (`CUmemGenericAllocationHandle`): memory without an address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -141,6 +143,8 @@ pub enum Location {
     /// In the device's own memory.
     #[default]
     Device,
+    /// In host memory, wherever that is (`CU_MEM_LOCATION_TYPE_HOST`).
+    Host,
     /// In host memory of this NUMA node (`CU_MEM_LOCATION_TYPE_HOST_NUMA`).
     HostNuma(u32),
 }
@@ -161,6 +165,8 @@ pub struct HandleProperties {
 pub enum Accessor {
     /// The device with this ordinal.
     Device(u32),
+    /// All CPUs; only for memory that lies in host memory.
+    Host,
     /// The CPUs of this NUMA node; only for memory that lies in host memory.
     HostNuma(u32),
 }
@@ -207,6 +213,8 @@ pub struct Capabilities {
     pub share_fabric: bool,
     /// Handles can be made reachable for network cards.
     pub rdma: bool,
+    /// Handles can lie in host memory.
+    pub host: bool,
     /// Handles can lie in host memory of a chosen NUMA node.
     pub host_numa: bool,
     /// A destroyed stream's handle value may be given to a new stream, so that the value alone
@@ -286,6 +294,12 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Bytes free and in all (`cuMemGetInfo`). An emulated device counts its own handles.
     fn memory_info(&self) -> Result<MemoryInfo, DeviceError>;
+
+    /// Whether the device with this ordinal can be given access to this one's memory
+    /// (`cuDeviceCanAccessPeer`). It can itself. Not a call that costs, or that an observer sees.
+    fn can_be_accessed_by(&self, ordinal: u32) -> bool {
+        ordinal == self.capabilities().ordinal
+    }
 
     /// Nanoseconds on the device's host clock: real time, or the sim's virtual time.
     fn now(&self) -> u64;

@@ -244,6 +244,10 @@ impl Device for Observed {
         )
     }
 
+    fn can_be_accessed_by(&self, ordinal: u32) -> bool {
+        self.device.can_be_accessed_by(ordinal)
+    }
+
     fn now(&self) -> u64 {
         self.device.now()
     }

@@ -8,6 +8,11 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
+
+pub(crate) use budget::Member;
+pub use budget::{Budget, BudgetUsage};
+
 use crate::device::HandleId;
 
 /// A physical handle and its size in bytes.
@@ -42,6 +47,8 @@ pub(crate) struct Pages {
     promised: u64,
     /// The highest `reserved - promised`.
     peak_reserved: u64,
+    /// What the pool shares with others.
+    budget: Option<Budget>,
 }
 
 impl Pages {
@@ -52,7 +59,24 @@ impl Pages {
             reserved: 0,
             promised: 0,
             peak_reserved: 0,
+            budget: None,
         }
+    }
+
+    /// The same under a budget that is shared.
+    pub(crate) fn under(mut self, budget: Option<Budget>) -> Pages {
+        self.budget = budget;
+        self
+    }
+
+    pub(crate) fn budget(&self) -> Option<&Budget> {
+        self.budget.as_ref()
+    }
+
+    /// The most bytes that there could ever be.
+    pub(crate) fn most(&self) -> u64 {
+        let shared = self.budget.as_ref().map_or(u64::MAX, Budget::most);
+        self.limit.min(shared)
     }
 
     pub(crate) fn granularity(&self) -> u64 {
@@ -67,13 +91,19 @@ impl Pages {
         self.reserved
     }
 
+    /// Bytes that exist: what is only promised left out.
+    pub(crate) fn existing(&self) -> u64 {
+        self.reserved - self.promised
+    }
+
     pub(crate) fn peak_reserved(&self) -> u64 {
         self.peak_reserved
     }
 
     /// Bytes that may still be created within the limit, and within so many reserved bytes.
     pub(crate) fn headroom(&self, within: u64) -> u64 {
-        self.limit.min(within).saturating_sub(self.reserved)
+        let own = self.limit.min(within).saturating_sub(self.reserved);
+        own.min(self.budget.as_ref().map_or(u64::MAX, Budget::left))
     }
 
     /// The sizes of new handles that together are at least `bytes`, for a request of `request`
@@ -95,26 +125,41 @@ impl Pages {
         sizes
     }
 
-    /// Promises bytes to somebody who is about to create them.
-    pub(crate) fn promise(&mut self, bytes: u64) {
-        self.reserved += bytes;
-        self.promised += bytes;
+    /// Promises bytes to somebody who is about to create them. Not if others under the same budget
+    /// have taken them since the headroom was asked for.
+    #[must_use]
+    pub(crate) fn promise(&mut self, bytes: u64) -> bool {
+        let taken = self.budget.as_ref().is_none_or(|budget| budget.take(bytes));
+        if taken {
+            self.reserved += bytes;
+            self.promised += bytes;
+        }
+        taken
     }
 
     /// Promised bytes exist now.
     pub(crate) fn kept_promise(&mut self, bytes: u64) {
         self.promised -= bytes;
+        if let Some(budget) = &self.budget {
+            budget.created(bytes);
+        }
         self.peak_reserved = self.peak_reserved.max(self.reserved - self.promised);
     }
 
     /// Promised bytes that were not created.
     pub(crate) fn broken_promise(&mut self, bytes: u64) {
+        if let Some(budget) = &self.budget {
+            budget.give(bytes);
+        }
         self.reserved -= bytes;
         self.promised -= bytes;
     }
 
     /// Bytes went back to the device.
     pub(crate) fn returned(&mut self, bytes: u64) {
+        if let Some(budget) = &self.budget {
+            budget.returned(bytes);
+        }
         self.reserved -= bytes;
     }
 

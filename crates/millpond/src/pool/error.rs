@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::properties::{HandleTypes, PoolLocation};
 use crate::device::{DeviceError, EventId, StreamId};
 
 /// Why a pool could not be built.
@@ -19,6 +20,41 @@ pub enum PoolError {
         /// The device's granularity, in bytes.
         granularity: u64,
     },
+    /// The pool's memory was to lie on a device other than the one that the pool is built on.
+    #[error(
+        "a pool in the memory of device {asked} was asked for on device {device}; build it on \
+         device {asked}"
+    )]
+    WrongDevice {
+        /// The ordinal asked for.
+        asked: u32,
+        /// The ordinal of the device that the pool was to be built on.
+        device: u32,
+    },
+    /// The device cannot have memory there (not supported, 801).
+    #[error(
+        "this device cannot use mapped memory that lies at {location:?}; its capabilities say \
+         where it can (`host`, `host_numa`)"
+    )]
+    LocationNotOffered {
+        /// Where.
+        location: PoolLocation,
+    },
+    /// A device's default pool cannot be destroyed.
+    #[error("a device's default pool cannot be destroyed; trim it to give its memory back")]
+    DefaultPool,
+    /// The memory cannot be exported in this way.
+    #[error(
+        "memory at {location:?} cannot be exported as {handle_types:?} on this device; its \
+         capabilities say how it can (`share_posix_fd`, `share_fabric`), and pools of the host at \
+         large have no handle types"
+    )]
+    HandleTypesNotOffered {
+        /// How.
+        handle_types: HandleTypes,
+        /// Where the memory was to lie.
+        location: PoolLocation,
+    },
 }
 
 /// Why an allocation failed. The pool is as it was before; a smaller request may succeed.
@@ -30,6 +66,15 @@ pub enum AllocError {
     BadAlignment {
         /// The alignment asked for, in bytes.
         alignment: u64,
+    },
+    /// The pool was destroyed.
+    #[error(
+        "{requested} bytes were asked for of a pool that was destroyed; ask another pool, or the \
+         device's default pool"
+    )]
+    Destroyed {
+        /// Bytes asked for.
+        requested: u64,
     },
     /// There is no memory for the request, after everything was tried.
     #[error("{0}")]
@@ -52,6 +97,8 @@ pub enum Wall {
     NeverFits,
     /// The pool's limit leaves no room, and what is free cannot be put together for it.
     LimitReached,
+    /// The budget that the pool shares with others leaves no room.
+    BudgetReached,
     /// The device has no memory left to give.
     DeviceFull,
     /// Enough is free, but in pieces that cannot be put together now.
@@ -113,6 +160,9 @@ impl fmt::Display for OutOfMemory {
                 write!(f, "more than the limit of {} ever allows", Bytes(limit))?;
             }
             Wall::LimitReached => write!(f, "the limit of {} is reached", Bytes(limit))?,
+            Wall::BudgetReached => {
+                f.write_str("the budget that the pool shares with others is used up")?;
+            }
             Wall::DeviceFull => f.write_str("the device has no more to give")?,
             Wall::InPieces => f.write_str("enough is free, but not together")?,
             Wall::AddressSpace => f.write_str("the address space is used up")?,
@@ -143,6 +193,9 @@ impl fmt::Display for OutOfMemory {
         f.write_str(match self.wall {
             Wall::NeverFits => "; ask for less, or raise the limit",
             Wall::LimitReached => "; free blocks, or raise the limit",
+            Wall::BudgetReached => {
+                "; free blocks of any pool under the budget, or raise the budget's limit"
+            }
             Wall::DeviceFull => "; free blocks, or memory that others hold on the device",
             Wall::InPieces => "; synchronise the streams that still use freed blocks, and retry",
             Wall::AddressSpace => "; raise `ulimit -v`, or drop pools that are not needed",

@@ -11,7 +11,7 @@ use super::error::Wall;
 use super::state::{Claim, Need, State};
 use super::streams::Marking;
 use crate::backing::{Build, Lack, Part, Terms, Vacated};
-use crate::device::{DeviceError, HandleProperties, Status};
+use crate::device::{DeviceError, Status};
 use crate::mapping;
 use crate::order::{End, Ends};
 use crate::pages::{Handle, HandleSlot, Ladder};
@@ -54,7 +54,7 @@ impl Inner {
             return self.grow_plain(need, means.within);
         }
         let crowded = self.lock().backing.take_crowded();
-        if crowded && self.reuse.allow_opportunistic {
+        if crowded && self.reuse().allow_opportunistic {
             // Idle mappings can be taken away when their uses are seen to be completed.
             self.observe(Marking::Harmless);
         }
@@ -168,6 +168,8 @@ impl Inner {
     /// Creates, waits and maps, in this order: what is most likely to be refused comes first, when
     /// nothing has to be undone for it.
     fn carry_out(&self, need: &Need, build: Build, wait: bool) -> Result<Claim, Refused> {
+        let access = self.access.current();
+        let (from, to) = (build.map_from, build.map_to);
         let mut created = Vec::new();
         let mut stranded = Vec::new();
         let outcome = self
@@ -183,7 +185,7 @@ impl Inner {
                     Part::Create(_) => new.next().copied(),
                 });
                 let handles: Vec<Handle> = handles.collect();
-                mapping::back(&*self.device, build.map_from, &handles, &self.grants).map_err(
+                mapping::back(&*self.device, build.map_from, &handles, &access.grants).map_err(
                     |failed| {
                         stranded = failed.stranded;
                         failed.error
@@ -194,6 +196,10 @@ impl Inner {
             Ok(()) => {
                 let (claim, surplus) = self.lock().settle_growth(need, build, &created);
                 self.unmap_surplus(surplus);
+                if let Err(error) = self.renew_access(access.version, from, to) {
+                    self.lock().unclaim(claim);
+                    return Err(error.into());
+                }
                 return Ok(claim);
             }
             Err(error) => error,
@@ -239,7 +245,7 @@ impl Inner {
     fn create_handles(&self, parts: &[Part], into: &mut Vec<Handle>) -> Result<(), DeviceError> {
         for part in parts {
             if let Part::Create(size) = *part {
-                let id = self.device.create(size, HandleProperties::default())?;
+                let id = self.device.create(size, self.properties.of_handles())?;
                 into.push(Handle { size, id });
             }
         }
@@ -255,7 +261,10 @@ impl Inner {
                 Ok(()) => drop(state.backing.unmapped(vacated)),
                 Err(error) => {
                     tracing::debug!(%error, "a further mapping stays");
+                    let (address, size) = (vacated.address, vacated.handle.size);
                     state.backing.still_mapped(vacated);
+                    drop(state);
+                    self.renew_access_of_kept(address, size);
                 }
             }
         }
@@ -305,7 +314,10 @@ impl State {
             forced: room(means.within),
         };
         let build = backing.begin(&terms)?;
-        pages.promise(build.created());
+        if !pages.promise(build.created()) {
+            backing.undo(order, build);
+            return Err(Lack::Memory);
+        }
         Ok(build)
     }
 

@@ -10,13 +10,15 @@
 //! 4. New handles, within the limit.
 //! 5. Waiting on the host for pending memory, one event at a time, trying again after each.
 
+use std::sync::atomic::Ordering;
+
 use super::error::{AllocError, OutOfMemory, Wall};
 use super::growth::{Means, Refused};
 use super::state::{Claim, Granted, Need, Stand, State};
 use super::streams::Marking;
-use super::{Inner, Request, Statistics};
+use super::{Inner, Request, Statistics, reaper};
 use crate::device::{DeviceError, Status};
-use crate::order::End;
+use crate::order::{End, Reasons};
 
 impl Inner {
     pub(super) fn allocate_slowly(&self, need: Need) -> Result<Granted, AllocError> {
@@ -27,7 +29,12 @@ impl Inner {
             };
             return Err(self.out_of_memory(&need, refused));
         }
+        reaper::reap(&self.device);
+        self.ask_others_before(&need);
         let mut found = self.find_memory(&need);
+        if found.is_err() && self.ask_others(&need) {
+            found = self.find_memory(&need);
+        }
         if found.is_err() && need.stand != Stand::Alone {
             // There is no room for a region, but there may be for this one.
             let alone = Need {
@@ -37,7 +44,16 @@ impl Inner {
             found = self.find_memory(&alone);
         }
         match found {
-            Ok(claim) => Ok(self.lock().hand_out(&need, &claim)),
+            Ok(claim) => {
+                let mut state = self.lock();
+                // It may have been destroyed, and seen to have nothing left, in the meantime.
+                if self.destroyed.load(Ordering::Acquire) {
+                    state.unclaim(claim);
+                    let requested = need.requested;
+                    return Err(AllocError::Destroyed { requested });
+                }
+                Ok(state.hand_out(&need, &claim))
+            }
             Err(refused) => Err(self.out_of_memory(&need, refused)),
         }
     }
@@ -53,7 +69,7 @@ impl Inner {
             )
         };
         if shared {
-            if self.reuse.allow_opportunistic {
+            if self.reuse().allow_opportunistic {
                 // What was freed last may have no marker yet, and be completed all the same.
                 self.observe(Marking::Harmless);
             }
@@ -61,7 +77,7 @@ impl Inner {
                 return Ok(claim);
             }
         }
-        let may_wait = may_wait && shared && self.reuse.allow_internal_dependencies;
+        let may_wait = may_wait && shared && self.reuse().allow_internal_dependencies;
         let mut means = Means {
             awaited: None,
             budget,
@@ -82,6 +98,15 @@ impl Inner {
             };
         }
         self.observe(Marking::All);
+        // From here on the host waits, and what it has waited for is free for all, whatever the
+        // policies, as after any synchronisation.
+        let need = &Need {
+            reasons: Reasons {
+                completed: true,
+                ..need.reasons
+            },
+            ..*need
+        };
         let mut looked_again = false;
         loop {
             let claim = {
@@ -118,7 +143,7 @@ impl Inner {
     /// The most bytes that one block could ever have.
     pub(super) fn most_there_can_be(&self) -> u64 {
         let capabilities = self.device.capabilities();
-        let limit = self.lock().pages.limit();
+        let limit = self.lock().pages.most();
         let whole = limit.min(capabilities.total_memory);
         whole - whole % capabilities.granularity
     }
@@ -184,6 +209,9 @@ impl Inner {
         self.refusal(request, refused, |state, statistics, wall| {
             let wall = match wall {
                 Wall::LimitReached if statistics.free_bytes >= need.size => Wall::InPieces,
+                Wall::LimitReached | Wall::NeverFits if state.is_budget_short(need) => {
+                    Wall::BudgetReached
+                }
                 wall => wall,
             };
             (wall, state.backing.longest_free())

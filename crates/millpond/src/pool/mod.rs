@@ -12,75 +12,111 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
+mod attributes;
 mod error;
 mod fronts;
 mod graphs;
 mod growth;
+mod identity;
 mod ladder;
 mod plain;
+mod pointer;
 mod policy;
+mod properties;
+mod reaper;
 mod reclaim;
 mod sanitizer;
 mod state;
 mod statistics;
 mod streams;
 mod teardown;
+mod tenants;
+mod together;
 mod uses;
 
 use std::fmt;
 use std::panic::Location;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
+pub use access::AccessError;
+pub use attributes::{AttributeError, PoolAttribute, Usage};
 pub use error::{AllocError, BlockError, OutOfMemory, PoolError, Wall};
 pub use graphs::{Capture, CaptureError, GraphMemory};
+pub(crate) use identity::WeakPool;
+pub use pointer::{Pointer, PointerState};
 pub use policy::{ReusePolicies, Setting, Waits};
+pub use properties::{HandleTypes, PoolLocation};
+pub use reaper::{Reaper, reap, reap_waiting};
+pub use reclaim::TrimReport;
 pub use sanitizer::{Access, Action, Hazard, OrderReport, ReportedBlock, Site};
 pub use statistics::Statistics;
+pub(crate) use together::{WaitFor, wait_for};
 
-use crate::device::{AccessGrant, Accessor, Device, DeviceError, Protection, StreamId};
+use crate::device::{Device, StreamId};
 use crate::order::{EventPool, Reasons, StreamKey};
 use crate::pages::Pages;
+pub use crate::pages::{Budget, BudgetUsage};
 use crate::space::{GRAIN, align_up};
 use crate::sync::{Mutex, MutexGuard};
+use access::AccessList;
+use attributes::Settings;
 use fronts::{Fronts, Wish};
 use graphs::Graphs;
+use properties::Properties;
 use sanitizer::{BlockCall, Sanitizer};
 use state::{Granted, Need, State};
-use streams::Marking;
 
 /// A pool of one device's memory. Clones are the same pool.
 ///
-/// The pool goes when its last clone and its last [`Block`] are gone: it then waits for the
-/// device to finish the work that may still use its memory, and gives everything back. Blocks
-/// that were turned into raw addresses and never freed go with it.
+/// The pool goes when its last clone and its last [`Block`] are gone, or when it is destroyed
+/// ([`Pool::destroy`]) and its last block is freed. Nobody waits for that: memory that work of the
+/// device may still use is given back later, by the next call of a pool of the device that calls
+/// the device, or by a thread (see [`reap`]). Blocks that were turned into raw addresses and never
+/// freed go with the last clone.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
 }
 
 struct Inner {
+    id: u64,
     device: Arc<dyn Device>,
     events: Arc<EventPool>,
     /// Who may touch the pool's memory.
-    grants: Vec<AccessGrant>,
+    access: AccessList,
     /// Whether the device is asked which stream a handle value stands for.
     identify_streams: bool,
     setting: Setting,
     waits: Waits,
-    reuse: ReusePolicies,
+    properties: Properties,
+    settings: Settings,
     graphs: Graphs,
     /// What checks the caller's own order, if he wants that.
     sanitizer: Option<Sanitizer>,
+    /// Whether it is a device's default pool, which cannot be destroyed.
+    is_default: bool,
+    /// Whether it serves no requests any more.
+    destroyed: AtomicBool,
+    /// Whether nobody can reach it any more but the reaper.
+    abandoned: bool,
     fronts: Arc<Fronts>,
     state: Mutex<State>,
 }
 
 impl Inner {
+    /// The reuse policies at this moment.
+    fn reuse(&self) -> ReusePolicies {
+        self.settings.reuse()
+    }
+
     /// The reuse policies as `order` knows them.
     fn reasons(&self) -> Reasons {
+        let reuse = self.reuse();
         Reasons {
-            ordered: self.reuse.follow_event_dependencies,
-            completed: self.reuse.allow_opportunistic,
+            ordered: reuse.follow_event_dependencies,
+            completed: reuse.allow_opportunistic,
         }
     }
 
@@ -99,6 +135,9 @@ impl Inner {
     /// Serves a request of a usual kind from the front of its stream, if that has something.
     #[inline]
     fn allocate_at_once(&self, request: &Request) -> Option<Granted> {
+        if self.destroyed.load(Ordering::Relaxed) {
+            return None;
+        }
         let key = self.key_by_value(request.stream)?;
         self.allocate_in_front(key, request.wish()?)
     }
@@ -112,6 +151,9 @@ impl Inner {
         let alignment = request.alignment;
         let bad_alignment = AllocError::BadAlignment { alignment };
         let wish = request.wish().ok_or(bad_alignment)?;
+        if self.destroyed.load(Ordering::Relaxed) {
+            return Err(AllocError::Destroyed { requested });
+        }
         let device_failed = |error| AllocError::Device { requested, error };
         let key = self.stream_key(request.stream).map_err(device_failed)?;
         if let Some(captured) = self.graphs.captured(key) {
@@ -177,6 +219,11 @@ pub struct PoolBuilder {
     setting: Setting,
     waits: Waits,
     reuse: ReusePolicies,
+    release_threshold: u64,
+    location: Option<PoolLocation>,
+    handle_types: HandleTypes,
+    budget: Option<Budget>,
+    is_default: bool,
     stream_sanitizer: bool,
 }
 
@@ -209,6 +256,30 @@ impl PoolBuilder {
         self
     }
 
+    /// Bytes above which memory is given back at synchronisations. Without it: `u64::MAX`, nothing
+    /// is. See [`Pool::set_release_threshold`].
+    #[must_use]
+    pub fn release_threshold(mut self, bytes: u64) -> PoolBuilder {
+        self.release_threshold = bytes;
+        self
+    }
+
+    /// Where the pool's memory is to lie. Without it: in the device's own memory.
+    #[must_use]
+    pub fn location(mut self, location: PoolLocation) -> PoolBuilder {
+        self.location = Some(location);
+        self
+    }
+
+    /// How the pool's memory can be handed to other processes. Without it: not at all. Fixed from
+    /// then on. What it has is given back like that of any pool, by trims and thresholds (the
+    /// driver's exportable pools never give any back).
+    #[must_use]
+    pub fn handle_types(mut self, handle_types: HandleTypes) -> PoolBuilder {
+        self.handle_types = handle_types;
+        self
+    }
+
     /// Promises that every stream is announced to [`Pool::stream_destroyed`] before it is
     /// destroyed, or is never destroyed.
     ///
@@ -221,8 +292,19 @@ impl PoolBuilder {
         self
     }
 
+    /// Makes the pool one that cannot be destroyed.
+    pub(crate) fn default_pool(mut self) -> PoolBuilder {
+        self.is_default = true;
+        self
+    }
+
     /// Builds the pool. It takes no memory until something is allocated.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`]: the limit is too small, or the device cannot have such a pool.
     pub fn build(self) -> Result<Pool, PoolError> {
+        reaper::reap(&self.device);
         let capabilities = self.device.capabilities();
         let granularity = capabilities.granularity;
         if self.limit < granularity {
@@ -231,36 +313,43 @@ impl PoolBuilder {
                 granularity,
             });
         }
-        let accessor = Accessor::Device(capabilities.ordinal);
-        let grants = vec![AccessGrant {
-            accessor,
-            protection: Protection::ReadWrite,
-        }];
+        let own = PoolLocation::Device(capabilities.ordinal);
+        let properties = Properties {
+            location: self.location.unwrap_or(own),
+            handle_types: self.handle_types,
+        };
+        properties.check(capabilities)?;
         let events = EventPool::new(Arc::clone(&self.device));
+        let pages = Pages::new(granularity, self.limit).under(self.budget);
         let fronts = Arc::new(Fronts::default());
         let state = Mutex::new(State::new(
-            Pages::new(granularity, self.limit),
+            pages,
             Arc::clone(&fronts),
             // Its reports are of one order of all calls.
             !self.stream_sanitizer,
         ));
         let identify_streams = capabilities.stream_values_recur && !self.streams_declared;
         let inner = Inner {
+            id: identity::next(),
             device: self.device,
             events,
-            grants,
+            access: AccessList::new(properties.location),
             identify_streams,
             setting: self.setting,
             waits: self.waits,
-            reuse: self.reuse,
+            properties,
+            settings: Settings::new(self.reuse, self.release_threshold),
             graphs: Graphs::default(),
             sanitizer: self.stream_sanitizer.then(Sanitizer::default),
+            is_default: self.is_default,
+            destroyed: AtomicBool::new(false),
+            abandoned: false,
             fronts,
             state,
         };
-        Ok(Pool {
-            inner: Arc::new(inner),
-        })
+        let inner = Arc::new(inner);
+        inner.join_budget();
+        Ok(Pool { inner })
     }
 }
 
@@ -282,6 +371,11 @@ impl Request {
             stream,
             name: None,
         }
+    }
+
+    /// The stream that asks.
+    pub fn stream(&self) -> StreamId {
+        self.stream
     }
 
     /// Asks for another alignment, in bytes: a power of two. Less than 256 gives 256.
@@ -320,11 +414,21 @@ impl Pool {
             setting: Setting::default(),
             waits: Waits::default(),
             reuse: ReusePolicies::default(),
+            release_threshold: u64::MAX,
+            location: None,
+            handle_types: HandleTypes::NONE,
+            budget: None,
+            is_default: false,
             stream_sanitizer: false,
         }
     }
 
-    /// The device whose memory the pool hands out.
+    /// Where the pool's memory lies.
+    pub fn location(&self) -> PoolLocation {
+        self.inner.properties.location
+    }
+
+    /// The device that the pool works with.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.inner.device
     }
@@ -381,20 +485,6 @@ impl Pool {
     /// then the pool does not grow.
     pub fn set_limit(&self, bytes: u64) {
         self.inner.lock().pages.set_limit(bytes);
-    }
-
-    /// Gives memory back to the device that nothing uses, until at most `keep` bytes are
-    /// reserved. Gives the bytes released.
-    ///
-    /// From then on the pool plans for what is live now, not for the most that ever was.
-    ///
-    /// Waits for nothing: memory whose last use is not seen to be completed stays. Synchronise
-    /// first ([`Pool::synchronize`]) to give back all that is free.
-    pub fn trim(&self, keep: u64) -> Result<u64, DeviceError> {
-        self.inner.observe(Marking::All);
-        let trimmed = self.inner.trim_to(keep);
-        self.inner.lock().begin_again();
-        trimmed
     }
 
     /// Checks the pool's own bookkeeping. For tests: it looks at everything.

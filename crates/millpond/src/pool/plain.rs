@@ -58,10 +58,9 @@ impl Inner {
         for size in std::iter::once(wanted).chain(smaller) {
             {
                 let mut state = self.lock();
-                if size > state.pages.headroom(within) {
+                if size > state.pages.headroom(within) || !state.pages.promise(size) {
                     continue;
                 }
-                state.pages.promise(size);
             }
             let allocated = self.device.allocate(size);
             let mut state = self.lock();

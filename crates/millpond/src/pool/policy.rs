@@ -30,7 +30,9 @@ pub struct ReusePolicies {
     /// next work by events that the pool was told of.
     pub follow_event_dependencies: bool,
     /// `ReuseAllowOpportunistic`: memory whose uses are completed, as the pool sees when it looks.
-    /// Whether they are depends on the run; without it the same calls give the same addresses.
+    /// Whether they are depends on the run; without it the same calls give the same addresses, but
+    /// for the last resort of a request that would fail: then the pool waits on the host, and what
+    /// is completed by that serves in any case.
     pub allow_opportunistic: bool,
     /// `ReuseAllowInternalDependencies`: memory of another stream after a wait that the pool
     /// inserts into the asking one.

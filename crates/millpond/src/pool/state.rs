@@ -118,6 +118,8 @@ pub(super) struct State {
     pub(super) counters: Counters,
     /// What graphs have of the pool's memory.
     pub(super) graphs: GraphTotals,
+    /// Whether the device is lost, so that nothing is to be given back any more.
+    pub(super) given_up: bool,
 }
 
 /// What was ever live.
@@ -148,6 +150,7 @@ impl State {
             strain: Strain::default(),
             counters: Counters::default(),
             graphs: GraphTotals::default(),
+            given_up: false,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Inner, Pool};
+use super::{Inner, Pool, reaper};
 use crate::device::{Call, DeviceError, EventId, Status, StreamId};
 use crate::order::{Marker, MarkerRequest, StreamKey};
 
@@ -265,6 +265,28 @@ impl Pool {
         self.inner.device.synchronize_stream(stream)?;
         self.inner.lock().order.synchronized_knowledge(&knowledge);
         self.inner.watch_synchronized(awaited);
+        self.inner.apply_release_threshold();
+        Ok(())
+    }
+
+    /// Waits on the host for the caller's event ([`Device::synchronize_event`]). If it was recorded
+    /// through the pool ([`Pool::record_event`]), everything it stands for is then known to be
+    /// completed, and free for all.
+    ///
+    /// [`Device::synchronize_event`]: crate::device::Device::synchronize_event
+    pub fn synchronize_event(&self, event: EventId) -> Result<(), DeviceError> {
+        let knowledge = self.inner.lock().order.event_knowledge(event);
+        let awaited = self.inner.watch_event_synchronization(event);
+        self.inner.device.synchronize_event(event)?;
+        if let Some(knowledge) = knowledge {
+            let mut state = self.inner.lock();
+            // If it was recorded again meanwhile, that may be what was waited for.
+            if state.order.event_knowledge(event).as_ref() == Some(&knowledge) {
+                state.order.synchronized_knowledge(&knowledge);
+            }
+        }
+        self.inner.watch_synchronized(awaited);
+        self.inner.apply_release_threshold();
         Ok(())
     }
 
@@ -273,6 +295,7 @@ impl Pool {
         let awaited = self.inner.watch_synchronization(None);
         self.inner.synchronize()?;
         self.inner.watch_synchronized(awaited);
+        self.inner.apply_release_threshold();
         Ok(())
     }
 
@@ -313,7 +336,8 @@ impl Inner {
 
     pub(super) fn synchronize(self: &Inner) -> Result<(), DeviceError> {
         self.graphs.refuse_wait(Call::Synchronize, None)?;
-        let graphs = self.graphs.take_closable();
+        let graphs = self.take_unused_graphs();
+        let others = reaper::Awaited::before(&self.device, Some(self));
         let everything = self.lock().order.everything();
         if let Err(error) = self.device.synchronize() {
             self.keep_graphs(graphs);
@@ -325,6 +349,7 @@ impl Inner {
             state.settle_finished_streams();
         }
         self.close_graphs(graphs);
+        others.over();
         Ok(())
     }
 

@@ -1,85 +1,93 @@
-//! The end of a pool: everything goes back to the device, and nothing is taken from under work
-//! that still runs.
-//!
-//! Where the device can no longer be asked (the driver is gone with the process, the process is a
-//! fork, or the device is lost), nothing is called any more: the process's end takes the memory.
+//! The end of a pool, when its last clone and its last block are gone. Nobody waits for it: what
+//! is in use still is left to the `reaper`, in a pool that nobody can reach.
 
-use super::Inner;
-use crate::device::{DeviceError, Status};
+use std::sync::Arc;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicBool;
+
+use super::access::AccessList;
+use super::attributes::Settings;
+use super::state::State;
+use super::{Inner, reaper};
+use crate::pages::Pages;
+use crate::sync::Mutex;
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let (blocks, live, idle) = {
+        let (reserved, given_up) = {
             let state = self.lock();
-            let idle = state.backing.handles() == 0 && state.backing.reservations.count() == 0;
-            let live = state.in_fronts().live;
-            (
-                state.blocks.count() + live.blocks,
-                state.blocks.live_bytes() + live.bytes,
-                idle,
-            )
+            (state.pages.reserved(), state.given_up)
         };
-        let graphs = self.graphs.take_all();
-        if idle && graphs.is_empty() {
+        if given_up {
             return;
         }
-        if blocks > 0 {
-            tracing::warn!(
-                blocks,
-                bytes = live,
-                "a pool is dropped with raw blocks not freed"
-            );
-        }
-        // Every use of the pool's memory is over when the device has nothing left to do.
-        if let Err(error) = self.device.synchronize() {
-            if error.status != Status::DEINITIALIZED {
-                tracing::warn!(%error, "a pool's memory stays until the process ends");
-            }
+        if reserved > 0 || self.graphs.any() {
+            let remains = Arc::new(self.take_remains());
+            remains.free_leftovers();
+            reaper::take(remains);
             return;
         }
-        self.close_graphs(graphs);
-        if let Err(error) = self.give_everything_back() {
-            tracing::warn!(%error, "some of a pool's memory stays until the process ends");
-        }
+        self.give_addresses_back();
     }
 }
 
 impl Inner {
-    /// Unmaps and releases everything. Goes on after a failure, and gives the first one.
-    fn give_everything_back(&mut self) -> Result<(), DeviceError> {
-        let device = &self.device;
-        let state = self
-            .state
-            .get_mut()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut first = Ok(());
-        let mut note = |result: Result<(), DeviceError>| {
-            let succeeded = result.is_ok();
-            if first.is_ok() {
-                first = result;
-            }
-            succeeded
+    /// All that the pool has, in one that nobody else can reach.
+    fn take_remains(&mut self) -> Inner {
+        let pages = Pages::new(self.device.capabilities().granularity, 0);
+        let empty = State::new(pages, Arc::default(), false);
+        let reuse = self.reuse();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        Inner {
+            id: self.id,
+            device: Arc::clone(&self.device),
+            events: Arc::clone(&self.events),
+            access: AccessList::new(self.properties.location),
+            identify_streams: self.identify_streams,
+            setting: self.setting,
+            waits: self.waits,
+            properties: self.properties,
+            settings: Settings::new(reuse, 0),
+            graphs: std::mem::take(&mut self.graphs),
+            sanitizer: None,
+            is_default: false,
+            destroyed: AtomicBool::new(true),
+            abandoned: true,
+            fronts: Arc::clone(&self.fronts),
+            state: Mutex::new(std::mem::replace(state, empty)),
+        }
+    }
+
+    /// Frees the blocks that became bare addresses and were never freed: nobody can any more. Their
+    /// uses end with what their streams were given up to now.
+    fn free_leftovers(&self) {
+        let mut state = self.lock();
+        state.take_all_fronts_away();
+        let (blocks, bytes) = (state.blocks.count(), state.blocks.live_bytes());
+        if blocks == 0 {
+            return;
+        }
+        tracing::warn!(blocks, bytes, "a pool is dropped with raw blocks not freed");
+        let mut left: Vec<u64> = state.blocks.iter().map(|(address, _)| address).collect();
+        // In a fixed order, so that what is recorded for them does not depend on the map's.
+        left.sort_unstable();
+        for address in left {
+            // Markers are recorded for all streams when it is settled.
+            let freed = state.free_block(address, None);
+            debug_assert!(freed.is_ok());
+        }
+    }
+
+    /// Gives the address space back. There is no memory any more.
+    fn give_addresses_back(&self) {
+        let reservations: Vec<(u64, u64)> = {
+            let state = self.lock();
+            state.backing.mappable().collect()
         };
-        for (mapping, _) in std::mem::take(&mut state.stranded) {
-            note(device.unmap(mapping.address, mapping.handle.size));
-        }
-        for (handle, plain, mappings) in state.backing.everything() {
-            for address in mappings {
-                if plain {
-                    note(device.free(address));
-                } else {
-                    note(device.unmap(address, handle.size));
-                }
-            }
-            // A handle that is still mapped is released all the same: its memory goes with its
-            // last mapping (contract, rule 7).
-            if !plain {
-                note(device.release(handle.id));
+        for (base, size) in reservations {
+            if let Err(error) = self.device.free_reservation(base, size) {
+                tracing::debug!(%error, "address space of a pool stays until the process ends");
             }
         }
-        for (base, size) in state.backing.mappable() {
-            note(device.free_reservation(base, size));
-        }
-        first
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millpond::device::{Device, EventId, Findings, Observed, Pattern, StreamId, StreamOrder};
+use millpond::pool::{PoolBuilder, reap_waiting};
 use millpond::{AllocError, Block, Pool, Request};
 
 use crate::Checker;
@@ -27,11 +28,19 @@ pub(super) struct Bench {
 impl Bench {
     /// A pool of at most so many bytes.
     pub(super) fn new(fixture: &Fixture, limit: u64) -> Bench {
+        Bench::with(fixture, |builder| builder.limit(limit))
+    }
+
+    /// A pool as it is wanted.
+    pub(super) fn with(
+        fixture: &Fixture,
+        wanted: impl FnOnce(PoolBuilder) -> PoolBuilder,
+    ) -> Bench {
         let checker = Arc::new(Checker::new(fixture.device().capabilities()));
         let observers = vec![Arc::clone(&checker) as _];
         let observed = Observed::new(Arc::clone(fixture.device()), observers);
         let device: Arc<dyn Device> = Arc::new(observed);
-        let pool = Pool::builder(Arc::clone(&device)).limit(limit).build();
+        let pool = wanted(Pool::builder(Arc::clone(&device))).build();
         Bench {
             device,
             checker,
@@ -128,10 +137,21 @@ impl Bench {
         assert_eq!(self.pool().statistics().reserved_bytes, physical);
     }
 
-    /// Drops the pool; everything must have gone back, and nothing been overwritten.
-    pub(super) fn end(mut self) {
+    /// Drops the pool; the rest is looked at in the end.
+    pub(super) fn drop_pool(mut self) -> Bench {
         self.check();
         self.pool = None;
+        self
+    }
+
+    /// Drops the pool; everything must have gone back, and nothing been overwritten.
+    pub(super) fn end(mut self) {
+        if self.pool.is_some() {
+            self.check();
+        }
+        self.pool = None;
+        let left = reap_waiting(&self.device).expect("a device that works");
+        assert_eq!(left, 0, "pools that are gone have memory");
         self.device.synchronize().expect("a device that works");
         let events = std::mem::take(&mut self.events);
         for event in events.into_inner().unwrap_or_else(PoisonError::into_inner) {

@@ -7,6 +7,7 @@ mod graphs;
 mod growth;
 mod leak;
 mod order;
+mod pools;
 mod streams;
 
 use super::{Case, Process, case};
@@ -20,7 +21,7 @@ pub fn all() -> &'static [Case] {
     &CASES
 }
 
-static CASES: [Case; 43] = [
+static CASES: [Case; 57] = [
     case!(generic::live_blocks_differ, "RMM generic suite 1 (rmm#861)"),
     case!(
         generic::sizes_from_nothing_to_a_gibibyte,
@@ -93,10 +94,6 @@ static CASES: [Case; 43] = [
         growth::dropping_gives_everything_back,
         "rule 5 of the design"
     ),
-    case!(
-        growth::dropping_waits_for_work_in_flight,
-        "rule 4 of the design"
-    ),
     case!(order::three_streams_merging, "rmm#2489"),
     case!(order::three_streams_merging_halves, "rmm#2489"),
     case!(
@@ -150,5 +147,62 @@ static CASES: [Case; 43] = [
     ),
     case!(graphs::memory_of_a_graph_stays_where_it_is, "GraphMemory"),
     case!(graphs::captures_leave_nothing_behind, "GraphMemory"),
+    case!(
+        pools::dropping_waits_for_nothing_and_takes_nothing_from_work,
+        "rule 4 of the design; DRV cuMemPoolDestroy"
+    ),
+    case!(
+        pools::a_destroyed_pool_serves_its_blocks_and_no_requests,
+        "DRV cuMemPoolDestroy"
+    ),
+    case!(
+        pools::a_default_pool_cannot_be_destroyed,
+        "DRV cuMemPoolDestroy"
+    ),
+    case!(
+        pools::the_next_call_of_another_pool_reaps,
+        "Pool::destroy: who reaps"
+    ),
+    case!(
+        pools::a_thread_reaps_where_one_is_wanted,
+        "Reaper: who reaps"
+    ),
+    case!(
+        pools::default_and_current_pools,
+        "GUIDE 4.3, memory pools; RMM generic suite 7"
+    ),
+    case!(
+        pools::addresses_lead_to_their_blocks,
+        "GUIDE 4.3.5, cudaPointerGetAttributes"
+    ),
+    case!(
+        pools::after_a_free_an_address_is_nobodys,
+        "GUIDE 4.3.2, cudaFreeAsync"
+    ),
+    case!(
+        pools::attributes_round_trip_and_refuse,
+        "CCCL memory pool suite"
+    ),
+    case!(pools::trims_account_for_the_rest, "CCCL trim suite"),
+    case!(
+        pools::the_threshold_gives_memory_back_at_synchronisations,
+        "GUIDE 4.3.4, physical page caching; streamOrderedAllocation part b"
+    ),
+    case!(
+        pools::a_synchronisation_is_told_to_all_pools,
+        "GUIDE 4.3.4.5, synchronization API actions"
+    ),
+    case!(
+        pools::pools_under_one_budget_share_it,
+        "Budget: tenants and models"
+    ),
+    case!(
+        pools::a_largest_size_is_kept_and_the_result_untouched,
+        "CCCL memory pool suite: max 1 MiB"
+    ),
+    case!(
+        pools::exportable_pools_give_memory_back,
+        "GUIDE 4.3.3.4: the driver's never do"
+    ),
     case!(leak::a_thousand_pools_leave_nothing, "rule 5 of the design").process(Process::Own),
 ];

@@ -12,19 +12,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use super::device::{CudaDevice, allocation_properties, handle_type};
+use super::device::{CudaDevice, access_descriptor, allocation_properties, handle_type};
 use super::jobs;
 use super::kernels::Split;
 use super::types::{
-    ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE, CUevent, CUmemAccessDesc, CUmemAllocationProp,
-    CUmemFabricHandle, CUmemLocation, CUresult, CUstream, EVENT_DISABLE_TIMING, HANDLE_TYPE_FABRIC,
-    HANDLE_TYPE_POSIX_FD, LOCATION_DEVICE, LOCATION_HOST_NUMA, STREAM_DEFAULT, STREAM_NON_BLOCKING,
-    SUCCESS,
+    CUevent, CUmemAllocationProp, CUmemFabricHandle, CUresult, CUstream, EVENT_DISABLE_TIMING,
+    HANDLE_TYPE_FABRIC, HANDLE_TYPE_POSIX_FD, STREAM_DEFAULT, STREAM_NON_BLOCKING, SUCCESS,
 };
 use crate::device::{
-    AccessGrant, Accessor, Call, Capabilities, Device, DeviceError, EventId, Findings, HandleId,
-    HandleProperties, HostFunction, MemoryInfo, Pattern, Protection, ShareKind, Shareable, Status,
-    StreamId, StreamOrder,
+    AccessGrant, Call, Capabilities, Device, DeviceError, EventId, Findings, HandleId,
+    HandleProperties, HostFunction, MemoryInfo, Pattern, ShareKind, Shareable, Status, StreamId,
+    StreamOrder,
 };
 
 /// The start of the process's device clock.
@@ -48,6 +46,11 @@ impl Device for CudaDevice {
             free: free as u64,
             total: total as u64,
         })
+    }
+
+    fn can_be_accessed_by(&self, ordinal: u32) -> bool {
+        // A device that cannot be asked can be given nothing.
+        ordinal == self.capabilities.ordinal || self.can_peer_access(ordinal).unwrap_or(false)
     }
 
     fn now(&self) -> u64 {
@@ -211,7 +214,7 @@ impl Device for CudaDevice {
         let entered = self.context.enter(Call::SetAccess)?;
         let set = self.optional(entered.driver.functions.mem_set_access, Call::SetAccess)?;
         let asked = || format!("asked to set {grants:?} on {size} bytes at {address:#x}");
-        let descriptors: Option<smallvec::SmallVec<[CUmemAccessDesc; 8]>> =
+        let descriptors: Option<smallvec::SmallVec<[_; 8]>> =
             grants.iter().map(access_descriptor).collect();
         let descriptors = descriptors
             .ok_or_else(|| DeviceError::new(Call::SetAccess, Status::INVALID_DEVICE, asked()))?;
@@ -513,25 +516,6 @@ pub(super) fn raw_stream(stream: StreamId) -> CUstream {
 
 fn raw_event(event: EventId) -> CUevent {
     event.0 as CUevent
-}
-
-/// The driver's form of a grant; none if its number is beyond what the driver counts to.
-fn access_descriptor(grant: &AccessGrant) -> Option<CUmemAccessDesc> {
-    let (kind, id) = match grant.accessor {
-        Accessor::Device(ordinal) => (LOCATION_DEVICE, ordinal),
-        Accessor::HostNuma(node) => (LOCATION_HOST_NUMA, node),
-    };
-    Some(CUmemAccessDesc {
-        location: CUmemLocation {
-            kind,
-            id: i32::try_from(id).ok()?,
-        },
-        flags: match grant.protection {
-            Protection::None => ACCESS_NONE,
-            Protection::Read => ACCESS_READ,
-            Protection::ReadWrite => ACCESS_READ_WRITE,
-        },
-    })
 }
 
 /// A range cut for the kernels; none if it is empty.

@@ -13,15 +13,16 @@ use super::jobs::{Jobs, inside_host_function};
 use super::kernels::Kernels;
 use super::slots::Slots;
 use super::types::{
-    ALLOCATION_PINNED, ATTRIBUTE_FABRIC, ATTRIBUTE_HOST_NUMA_MAPPING, ATTRIBUTE_MAPPING,
-    ATTRIBUTE_MULTIPROCESSORS, ATTRIBUTE_POSIX_FD, ATTRIBUTE_RDMA_WITH_MAPPING,
+    ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE, ALLOCATION_PINNED, ATTRIBUTE_FABRIC,
+    ATTRIBUTE_HOST_MAPPING, ATTRIBUTE_HOST_NUMA_MAPPING, ATTRIBUTE_MAPPING,
+    ATTRIBUTE_MULTIPROCESSORS, ATTRIBUTE_POSIX_FD, ATTRIBUTE_RDMA_WITH_MAPPING, CUmemAccessDesc,
     CUmemAllocationFlags, CUmemAllocationProp, CUmemLocation, CUstream, GRANULARITY_MINIMUM,
-    HANDLE_TYPE_FABRIC, HANDLE_TYPE_NONE, HANDLE_TYPE_POSIX_FD, LOCATION_DEVICE,
+    HANDLE_TYPE_FABRIC, HANDLE_TYPE_NONE, HANDLE_TYPE_POSIX_FD, LOCATION_DEVICE, LOCATION_HOST,
     LOCATION_HOST_NUMA, STREAM_NON_BLOCKING, SUCCESS,
 };
 use crate::device::{
-    Call, Capabilities, DeviceError, DeviceKind, HandleProperties, Location, ShareKind, Status,
-    StreamId, StreamOrder,
+    AccessGrant, Accessor, Call, Capabilities, DeviceError, DeviceKind, HandleProperties, Location,
+    Protection, ShareKind, Status, StreamId, StreamOrder,
 };
 
 /// Bytes; the granularity told for a device that cannot map, so that sizes stay comparable.
@@ -114,13 +115,28 @@ impl CudaDevice {
         }
     }
 
-    /// Whether this device can reach memory of the device with that ordinal, so that
-    /// [`set_access`](crate::device::Device::set_access) may grant it (`cuDeviceCanAccessPeer`).
+    /// Whether this device can reach memory of the device with that ordinal
+    /// (`cuDeviceCanAccessPeer`).
     ///
     /// # Errors
     ///
     /// Invalid device (101) if there is no device of that ordinal.
     pub fn can_access_peer(&self, peer: u32) -> Result<bool, DeviceError> {
+        self.can_access(peer, |own, peer| (own, peer))
+    }
+
+    /// Whether the device with that ordinal can reach memory of this one, so that
+    /// [`set_access`](crate::device::Device::set_access) may grant it.
+    pub(super) fn can_peer_access(&self, peer: u32) -> Result<bool, DeviceError> {
+        self.can_access(peer, |own, peer| (peer, own))
+    }
+
+    /// Asks for one direction: who accesses, and whose memory.
+    fn can_access(
+        &self,
+        peer: u32,
+        direction: impl FnOnce(i32, i32) -> (i32, i32),
+    ) -> Result<bool, DeviceError> {
         let driver = &self.context.driver;
         let count = driver.device_count()?;
         let asked = || format!("asked whether the device can access device {peer} of {count}");
@@ -129,15 +145,10 @@ impl CudaDevice {
             return Err(DeviceError::new(Call::Open, status, asked()));
         }
         let mut can = 0;
+        let (who, whose) = direction(self.context.device, peer.cast_signed());
         // SAFETY: the driver is initialised; both devices are below its count, and a device is its
         // ordinal; `can` outlives the call.
-        let code = unsafe {
-            (driver.functions.device_can_access_peer)(
-                &raw mut can,
-                self.context.device,
-                peer.cast_signed(),
-            )
-        };
+        let code = unsafe { (driver.functions.device_can_access_peer)(&raw mut can, who, whose) };
         driver.check(Call::Open, code, asked)?;
         Ok(can != 0)
     }
@@ -234,6 +245,10 @@ pub(super) fn allocation_properties(
             kind: LOCATION_DEVICE,
             id: device,
         },
+        Location::Host => CUmemLocation {
+            kind: LOCATION_HOST,
+            id: 0,
+        },
         Location::HostNuma(node) => CUmemLocation {
             kind: LOCATION_HOST_NUMA,
             id: i32::try_from(node).ok()?,
@@ -249,6 +264,26 @@ pub(super) fn allocation_properties(
             gpu_direct_rdma_capable: properties.rdma.into(),
             usage: 0,
             reserved: [0; 4],
+        },
+    })
+}
+
+/// The driver's form of a grant; none if its number is beyond what the driver counts to.
+pub(super) fn access_descriptor(grant: &AccessGrant) -> Option<CUmemAccessDesc> {
+    let (kind, id) = match grant.accessor {
+        Accessor::Device(ordinal) => (LOCATION_DEVICE, ordinal),
+        Accessor::Host => (LOCATION_HOST, 0),
+        Accessor::HostNuma(node) => (LOCATION_HOST_NUMA, node),
+    };
+    Some(CUmemAccessDesc {
+        location: CUmemLocation {
+            kind,
+            id: i32::try_from(id).ok()?,
+        },
+        flags: match grant.protection {
+            Protection::None => ACCESS_NONE,
+            Protection::Read => ACCESS_READ,
+            Protection::ReadWrite => ACCESS_READ_WRITE,
         },
     })
 }
@@ -306,6 +341,7 @@ fn capabilities(context: &Context) -> Result<Capabilities, DeviceError> {
         share_posix_fd: sharing && can(ATTRIBUTE_POSIX_FD),
         share_fabric: sharing && can(ATTRIBUTE_FABRIC),
         rdma: mapping && can(ATTRIBUTE_RDMA_WITH_MAPPING),
+        host: mapping && can(ATTRIBUTE_HOST_MAPPING),
         host_numa: mapping && can(ATTRIBUTE_HOST_NUMA_MAPPING),
         stream_values_recur: true,
     };

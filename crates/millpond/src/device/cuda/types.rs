@@ -43,6 +43,8 @@ pub(super) struct CUmemLocation {
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(super) const LOCATION_DEVICE: u32 = 1;
+/// `CU_MEM_LOCATION_TYPE_HOST`.
+pub(super) const LOCATION_HOST: u32 = 2;
 /// `CU_MEM_LOCATION_TYPE_HOST_NUMA`.
 pub(super) const LOCATION_HOST_NUMA: u32 = 3;
 
@@ -125,6 +127,9 @@ pub(super) const ATTRIBUTE_RDMA_WITH_MAPPING: i32 = 110;
 pub(super) const ATTRIBUTE_FABRIC: i32 = 128;
 /// `CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
 pub(super) const ATTRIBUTE_HOST_NUMA_MAPPING: i32 = 141;
+/// `CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`; drivers before CUDA 13 do not
+/// know it.
+pub(super) const ATTRIBUTE_HOST_MAPPING: i32 = 145;
 
 #[cfg(test)]
 mod tests {
@@ -208,6 +213,7 @@ mod tests {
                 LOCATION_DEVICE,
                 location::CU_MEM_LOCATION_TYPE_DEVICE as u32,
             ),
+            (LOCATION_HOST, location::CU_MEM_LOCATION_TYPE_HOST as u32),
             (
                 LOCATION_HOST_NUMA,
                 location::CU_MEM_LOCATION_TYPE_HOST_NUMA as u32,

@@ -150,20 +150,54 @@ impl MemoryRules {
                 Accessor::Device(ordinal) if ordinal == self.capabilities.ordinal => {
                     own = Some(grant.protection);
                 }
+                Accessor::Device(ordinal) if self.can_be_accessed_by(ordinal) => {}
                 Accessor::Device(ordinal) => {
                     return Err(DeviceError::new(
                         call,
                         Status::INVALID_DEVICE,
                         format!(
-                            "device {ordinal} is not known here; this is device {}",
+                            "device {ordinal} cannot reach memory of this device, which is device \
+                             {}: there is none, or no link between them",
                             self.capabilities.ordinal
                         ),
                     ));
                 }
-                Accessor::HostNuma(node) => self.check_host_memory(address, size, node)?,
+                Accessor::Host | Accessor::HostNuma(_) => {
+                    self.check_host_memory(address, size, grant.accessor)?;
+                }
             }
         }
         Ok(own)
+    }
+
+    /// Whether the device with this ordinal can be given access.
+    pub(crate) fn can_be_accessed_by(&self, ordinal: u32) -> bool {
+        let own = self.capabilities.ordinal;
+        let topology = self.topology.as_ref();
+        ordinal == own || topology.is_some_and(|topology| topology.linked(own, ordinal))
+    }
+
+    /// Other devices may from now on do this with the range's mappings. Gives how many there are,
+    /// if any other device is named.
+    pub(crate) fn grant_peers(&self, address: u64, size: u64, grants: &[AccessGrant]) -> u64 {
+        let own = self.capabilities.ordinal;
+        let Some(topology) = &self.topology else {
+            return 0;
+        };
+        let mut granted = 0;
+        for (&base, mapping) in self.mappings.range(address..address.saturating_add(size)) {
+            let mut named = false;
+            for grant in grants {
+                if let Accessor::Device(peer) = grant.accessor
+                    && peer != own
+                {
+                    topology.grant(own, base, mapping.size, peer, grant.protection);
+                    named = true;
+                }
+            }
+            granted += u64::from(named);
+        }
+        granted
     }
 
     /// This device may from now on do this with the range's mappings.
@@ -207,6 +241,9 @@ impl MemoryRules {
         while let Some((&at, _)) = self.mappings.range(address..end).next()
             && let Some(mapping) = self.mappings.remove(&at)
         {
+            if let Some(topology) = &self.topology {
+                topology.forget(at);
+            }
             let mut one_of_several = false;
             if let Some(memory) = self.memories.get_mut(&mapping.memory) {
                 memory.mappings -= 1;
@@ -235,6 +272,18 @@ impl MemoryRules {
         size: u64,
         needed: Protection,
     ) -> Result<SmallVec<[Piece; 1]>, DeviceError> {
+        self.translate_for(None, call, address, size, needed)
+    }
+
+    /// The same for another device that is to touch this one's memory.
+    pub(crate) fn translate_for(
+        &self,
+        peer: Option<u32>,
+        call: Call,
+        address: u64,
+        size: u64,
+        needed: Protection,
+    ) -> Result<SmallVec<[Piece; 1]>, DeviceError> {
         let end = address
             .checked_add(size)
             .ok_or_else(|| illegal(call, address, "the range ends beyond the address space"))?;
@@ -243,6 +292,9 @@ impl MemoryRules {
             return Ok(pieces);
         }
         let Some((first, _)) = self.mapping_at(address) else {
+            if peer.is_some() {
+                return Err(illegal(call, address, "nothing is mapped there for others"));
+            }
             pieces.push(self.piece_of_allocation(call, address, size)?);
             return Ok(pieces);
         };
@@ -251,7 +303,14 @@ impl MemoryRules {
             if base > at {
                 break;
             }
-            check_protection(call, at, mapping.protection, needed)?;
+            let given = match peer {
+                None => mapping.protection,
+                Some(peer) => {
+                    let topology = self.topology.as_ref();
+                    topology.map_or(Protection::None, |t| t.protection(base, peer))
+                }
+            };
+            check_protection(call, at, given, needed)?;
             let piece_end = end.min(base.saturating_add(mapping.size));
             pieces.push(Piece {
                 base,
@@ -265,6 +324,14 @@ impl MemoryRules {
             return Err(illegal(call, at, "nothing is mapped there"));
         }
         Ok(pieces)
+    }
+
+    /// Whether a range that is not this device's is another one's, which has let this device touch
+    /// it in this way.
+    pub(crate) fn allowed_elsewhere(&self, address: u64, size: u64, needed: Protection) -> bool {
+        let own = self.capabilities.ordinal;
+        let topology = self.topology.as_ref();
+        topology.is_some_and(|topology| topology.allows(own, address, size, needed))
     }
 
     /// On how many of its two sides a range meets a mapping.
@@ -345,7 +412,12 @@ impl MemoryRules {
         ))
     }
 
-    fn check_host_memory(&self, address: u64, size: u64, node: u32) -> Result<(), DeviceError> {
+    fn check_host_memory(
+        &self,
+        address: u64,
+        size: u64,
+        accessor: Accessor,
+    ) -> Result<(), DeviceError> {
         let in_device = self
             .mappings
             .range(address..address.saturating_add(size))
@@ -359,8 +431,7 @@ impl MemoryRules {
             Some((base, _)) => Err(unsupported(
                 Call::SetAccess,
                 format!(
-                    "the memory at {base:#x} is the device's own, and the CPUs of NUMA node {node} \
-                     cannot touch it"
+                    "the memory at {base:#x} is the device's own, and {accessor:?} cannot touch it"
                 ),
             )),
         }

@@ -27,7 +27,7 @@ use rustc_hash::FxHashMap;
 
 use super::{
     Call, Capabilities, DeviceError, HandleId, HandleProperties, Location, MemoryInfo, Protection,
-    ShareKind, Status,
+    ShareKind, Status, Topology,
 };
 
 pub(crate) use mapping::{Backing, Granted, Piece, Removed};
@@ -80,6 +80,8 @@ pub(crate) struct MemoryRules {
     allocations: BTreeMap<u64, u64>,
     handles: FxHashMap<HandleId, MemoryId>,
     memories: FxHashMap<MemoryId, Memory>,
+    /// The other devices, if there are any.
+    topology: Option<Topology>,
 }
 
 impl MemoryRules {
@@ -93,7 +95,14 @@ impl MemoryRules {
             allocations: BTreeMap::new(),
             handles: FxHashMap::default(),
             memories: FxHashMap::default(),
+            topology: None,
         }
+    }
+
+    /// The same among other devices.
+    pub(crate) fn in_topology(mut self, topology: Option<&Topology>) -> MemoryRules {
+        self.topology = topology.cloned();
+        self
     }
 
     /// Bytes free and in all. Memory imported from elsewhere counts as used.
@@ -223,7 +232,14 @@ impl MemoryRules {
         }
         match properties.location {
             Location::Device => self.check_memory_left(call, size),
-            Location::HostNuma(_) if self.capabilities.host_numa => Ok(()),
+            Location::Host if self.capabilities.host => Ok(()),
+            Location::Host => Err(unsupported(call, "this device has no mapped host memory")),
+            // An emulated host is one node.
+            Location::HostNuma(0) if self.capabilities.host_numa => Ok(()),
+            Location::HostNuma(node) if self.capabilities.host_numa => Err(invalid(
+                call,
+                format!("there is no NUMA node {node}; this host has node 0"),
+            )),
             Location::HostNuma(node) => Err(unsupported(
                 call,
                 format!("this device has no mapped host memory (NUMA node {node} asked for)"),
@@ -445,6 +461,16 @@ impl MemoryRules {
         }
         self.memories.remove(&id);
         Some(Gone { memory: id, size })
+    }
+}
+
+impl Drop for MemoryRules {
+    fn drop(&mut self) {
+        if let Some(topology) = &self.topology {
+            for &address in self.mappings.keys() {
+                topology.forget(address);
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@ fn rules(pages: u64) -> MemoryRules {
         share_posix_fd: true,
         share_fabric: false,
         rdma: false,
+        host: false,
         host_numa: false,
         stream_values_recur: false,
     });

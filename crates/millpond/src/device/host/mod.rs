@@ -41,7 +41,7 @@ use self::worker::Worker;
 use super::{
     AccessGrant, Call, Capabilities, Device, DeviceError, DeviceKind, EventId, Findings, HandleId,
     HandleProperties, HostFunction, MemoryInfo, Pattern, ShareKind, Shareable, Status, StreamId,
-    StreamOrder,
+    StreamOrder, Topology,
 };
 
 /// That of NVIDIA devices.
@@ -68,6 +68,8 @@ pub struct HostDeviceBuilder {
     total_memory: Option<u64>,
     delays: Option<Delays>,
     stream_values_recur: bool,
+    host_memory: bool,
+    place: Option<(Topology, u32)>,
 }
 
 impl HostDeviceBuilder {
@@ -97,6 +99,21 @@ impl HostDeviceBuilder {
         self
     }
 
+    /// Whether handles can lie in host memory: NUMA node 0, or the host at large. Such handles take
+    /// none of the device's memory. By default they cannot.
+    #[must_use]
+    pub fn host_memory(mut self, offered: bool) -> HostDeviceBuilder {
+        self.host_memory = offered;
+        self
+    }
+
+    /// Puts the device among others, under this ordinal. By default it stands alone, as device 0.
+    #[must_use]
+    pub fn in_topology(mut self, topology: &Topology, ordinal: u32) -> HostDeviceBuilder {
+        self.place = Some((topology.clone(), ordinal));
+        self
+    }
+
     /// Creates the device.
     ///
     /// # Errors
@@ -106,22 +123,27 @@ impl HostDeviceBuilder {
         let capabilities = Capabilities {
             kind: DeviceKind::Host,
             name: "host memory".to_owned(),
-            ordinal: 0,
+            ordinal: self.place.as_ref().map_or(0, |(_, ordinal)| *ordinal),
             total_memory: self.total_memory.unwrap_or_else(HostDevice::default_memory),
             granularity: GRANULARITY,
             mapping: true,
             share_posix_fd: true,
             share_fabric: false,
             rdma: false,
-            host_numa: false,
+            host: self.host_memory,
+            host_numa: self.host_memory,
             stream_values_recur: self.stream_values_recur,
         };
-        let space = AddressSpace::new(&capabilities)?;
-        let worker = Arc::new(Worker::new(space, self.delays));
+        let topology = self.place.as_ref().map(|(topology, _)| topology);
+        let space = AddressSpace::new(&capabilities, topology)?;
+        let ordinal = capabilities.ordinal;
+        let worker = Arc::new(Worker::new(space, self.delays, self.place));
+        worker.join_topology();
+        let first_value = u64::from(ordinal) << 32;
         Ok(HostDevice {
             capabilities,
             created: Instant::now(),
-            streams: Streams::new(Arc::clone(&worker), self.stream_values_recur),
+            streams: Streams::new(Arc::clone(&worker), self.stream_values_recur, first_value),
             worker,
         })
     }
@@ -143,6 +165,8 @@ impl HostDevice {
             total_memory: None,
             delays: None,
             stream_values_recur: false,
+            host_memory: false,
+            place: None,
         }
     }
 
@@ -215,6 +239,10 @@ impl Device for HostDevice {
 
     fn memory_info(&self) -> Result<MemoryInfo, DeviceError> {
         Ok(self.healthy(Call::MemoryInfo)?.memory_info())
+    }
+
+    fn can_be_accessed_by(&self, ordinal: u32) -> bool {
+        self.worker.space.can_be_accessed_by(ordinal)
     }
 
     fn now(&self) -> u64 {

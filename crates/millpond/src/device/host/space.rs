@@ -25,7 +25,7 @@ use super::touched::Touched;
 use crate::device::emulation::{Gone, MemoryId, MemoryRules, Piece};
 use crate::device::{
     AccessGrant, Call, Capabilities, DeviceError, HandleId, HandleProperties, MemoryInfo,
-    Protection, ShareKind, Shareable, Status,
+    Protection, ShareKind, Shareable, Status, Topology,
 };
 
 /// The size of the file that holds the memory that cannot be shared: more than is ever used.
@@ -70,14 +70,17 @@ enum Store {
 }
 
 impl AddressSpace {
-    pub(super) fn new(capabilities: &Capabilities) -> Result<AddressSpace, DeviceError> {
+    pub(super) fn new(
+        capabilities: &Capabilities,
+        topology: Option<&Topology>,
+    ) -> Result<AddressSpace, DeviceError> {
         let file =
             os::memory_file(FILE_SIZE).map_err(|error| limits::refusal(Call::Open, 0, &error))?;
         Ok(AddressSpace {
             granularity: capabilities.granularity,
             file,
             state: RwLock::new(State {
-                rules: MemoryRules::new(capabilities),
+                rules: MemoryRules::new(capabilities).in_topology(topology),
                 stores: FxHashMap::default(),
                 shared: FxHashMap::default(),
                 allocations: FxHashMap::default(),
@@ -98,7 +101,19 @@ impl AddressSpace {
 
     /// Keeps everything where it is while the result lives.
     pub(super) fn hold(&self) -> Held<'_> {
-        Held(self.state.read().unwrap_or_else(PoisonError::into_inner))
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        Held(state, None)
+    }
+
+    /// The same on behalf of another device.
+    pub(super) fn hold_for(&self, peer: u32) -> Held<'_> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        Held(state, Some(peer))
+    }
+
+    /// Whether the device with this ordinal can be given access.
+    pub(super) fn can_be_accessed_by(&self, ordinal: u32) -> bool {
+        self.hold().0.rules.can_be_accessed_by(ordinal)
     }
 
     /// Bytes that the memory which cannot be shared takes of the system now.
@@ -194,7 +209,7 @@ impl AddressSpace {
         handle: HandleId,
         kind: ShareKind,
     ) -> Result<Shareable, DeviceError> {
-        let Held(state) = self.hold();
+        let Held(state, _) = self.hold();
         let memory = state.rules.check_export(handle, kind)?;
         match state.stores.get(&memory) {
             Some(Store::Own(file, _)) => file
@@ -282,6 +297,7 @@ impl AddressSpace {
         if let Some(protection) = state.rules.check_set_access(address, size, grants)? {
             state.rules.grant_access(address, size, protection);
         }
+        state.rules.grant_peers(address, size, grants);
         Ok(())
     }
 
@@ -450,8 +466,8 @@ impl State {
     }
 }
 
-/// The device's memory, kept as it is.
-pub(super) struct Held<'a>(RwLockReadGuard<'a, State>);
+/// The device's memory, kept as it is; and which other device it is looked at for, if any.
+pub(super) struct Held<'a>(RwLockReadGuard<'a, State>, Option<u32>);
 
 impl Held<'_> {
     /// The bytes of a range, if a stream may touch all of them in this way; else illegal address.
@@ -463,7 +479,10 @@ impl Held<'_> {
         needed: Protection,
     ) -> Result<Bytes<'_>, DeviceError> {
         Ok(Bytes {
-            pieces: self.0.rules.translate(call, address, size, needed)?,
+            pieces: self
+                .0
+                .rules
+                .translate_for(self.1, call, address, size, needed)?,
             address,
             size,
             writable: needed == Protection::ReadWrite,

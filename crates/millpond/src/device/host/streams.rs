@@ -76,7 +76,8 @@ impl Stream {
 }
 
 impl Streams {
-    pub(super) fn new(worker: Arc<Worker>, values_recur: bool) -> Streams {
+    /// The handle values of created streams come after `first_value`.
+    pub(super) fn new(worker: Arc<Worker>, values_recur: bool, first_value: u64) -> Streams {
         Streams {
             worker,
             values_recur,
@@ -88,7 +89,7 @@ impl Streams {
                 events: FxHashMap::default(),
                 threads: Vec::new(),
                 free_values: Vec::new(),
-                next_value: FIRST_VALUE,
+                next_value: first_value + FIRST_VALUE,
                 next_ordinal: 1,
                 next_event: 1,
             }),

@@ -5,7 +5,10 @@
 //! address, as it would on a device.
 #![forbid(unsafe_code)]
 
-use super::space::AddressSpace;
+use std::sync::Arc;
+
+use super::space::{AddressSpace, Held};
+use super::worker::Worker;
 use crate::device::{Call, DeviceError, Findings, Pattern, Protection};
 
 /// Bytes worked on between two looks at what is mapped.
@@ -19,6 +22,21 @@ const BLOCK: usize = 16 << 10;
 const WORTH_PREPARING: u64 = 64 << 10;
 
 const WORD: usize = size_of::<u64>();
+
+/// Where bytes are: in the device's own memory, or in another's that lets this one touch it.
+pub(super) enum Reach<'a> {
+    Own(&'a AddressSpace),
+    Peer(Arc<Worker>, u32),
+}
+
+impl Reach<'_> {
+    fn hold(&self) -> Held<'_> {
+        match self {
+            Reach::Own(space) => space.hold(),
+            Reach::Peer(worker, ordinal) => worker.space.hold_for(*ordinal),
+        }
+    }
+}
 
 /// A block of the pattern, as far as a range of so many bytes needs it.
 fn block_of(pattern: Pattern, size: u64) -> [u8; BLOCK] {
@@ -42,7 +60,7 @@ fn blocks(size: u64) -> impl Iterator<Item = (u64, usize)> {
 
 /// Fills a range with a pattern.
 pub(super) fn fill(
-    space: &AddressSpace,
+    space: &Reach<'_>,
     address: u64,
     size: u64,
     pattern: Pattern,
@@ -63,7 +81,7 @@ pub(super) fn fill(
 
 /// Compares a range with a pattern.
 pub(super) fn verify(
-    space: &AddressSpace,
+    space: &Reach<'_>,
     address: u64,
     size: u64,
     pattern: Pattern,
@@ -108,11 +126,13 @@ fn report(found: &[u8], pattern: Pattern, findings: &Findings) {
 
 /// Copies a range to another.
 pub(super) fn copy(
-    space: &AddressSpace,
-    destination: u64,
-    source: u64,
+    (to, destination): (&Reach<'_>, u64),
+    (from, source): (&Reach<'_>, u64),
     size: u64,
 ) -> Result<(), DeviceError> {
+    let (Reach::Own(space), Reach::Own(_)) = (to, from) else {
+        return copy_across((to, destination), (from, source), size);
+    };
     let mut block = [0; BLOCK];
     for (start, length) in steps(size, CHUNK) {
         let held = space.hold();
@@ -131,6 +151,28 @@ pub(super) fn copy(
             from.load(offset, block);
             to.store(offset, block);
         }
+    }
+    Ok(())
+}
+
+/// Copies between two devices' memory. Only one of them is held at a time, so that two devices that
+/// copy from each other cannot wait for each other.
+fn copy_across(
+    (to, destination): (&Reach<'_>, u64),
+    (from, source): (&Reach<'_>, u64),
+    size: u64,
+) -> Result<(), DeviceError> {
+    let mut block = [0; BLOCK];
+    for (offset, length) in blocks(size) {
+        let block = &mut block[..length];
+        let needed = Protection::Read;
+        from.hold()
+            .bytes(Call::Copy, source + offset, length as u64, needed)?
+            .load(0, block);
+        let needed = Protection::ReadWrite;
+        to.hold()
+            .bytes(Call::Copy, destination + offset, length as u64, needed)?
+            .store(0, block);
     }
     Ok(())
 }

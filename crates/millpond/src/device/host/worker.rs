@@ -6,15 +6,15 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::delays::Delays;
 use super::queue::{Operation, Queue};
 use super::space::AddressSpace;
-use super::work;
-use crate::device::{Call, DeviceError, Status};
+use super::work::{self, Reach};
+use crate::device::{Call, DeviceError, Status, Topology};
 
 /// Host functions are the program's own and run on these stacks.
 const STACK: usize = 1 << 20;
@@ -23,6 +23,8 @@ const STACK: usize = 1 << 20;
 pub(super) struct Worker {
     pub(super) space: AddressSpace,
     pub(super) delays: Option<Delays>,
+    /// The other devices, and this one's ordinal among them.
+    place: Option<(Topology, u32)>,
     failure: OnceLock<Failure>,
 }
 
@@ -32,12 +34,36 @@ struct Failure {
 }
 
 impl Worker {
-    pub(super) fn new(space: AddressSpace, delays: Option<Delays>) -> Worker {
+    pub(super) fn new(
+        space: AddressSpace,
+        delays: Option<Delays>,
+        place: Option<(Topology, u32)>,
+    ) -> Worker {
         Worker {
             space,
             delays,
+            place,
             failure: OnceLock::new(),
         }
+    }
+
+    /// Lets other devices reach this one's bytes.
+    pub(super) fn join_topology(self: &Arc<Worker>) {
+        if let Some((topology, ordinal)) = &self.place {
+            let worker: Weak<Worker> = Arc::downgrade(self);
+            topology.keep(*ordinal, worker);
+        }
+    }
+
+    /// Where the bytes at an address are: with another device, if they are mapped there for this
+    /// one, else here.
+    fn reach(&self, address: u64) -> Reach<'_> {
+        let peer = self.place.as_ref().and_then(|(topology, ordinal)| {
+            let keeper = topology.keeper_of(address)?.downcast::<Worker>().ok()?;
+            let own = std::ptr::eq(Arc::as_ptr(&keeper), self);
+            (!own).then_some(Reach::Peer(keeper, *ordinal))
+        });
+        peer.unwrap_or(Reach::Own(&self.space))
     }
 
     /// Fails if work failed earlier (rules 4 and 10).
@@ -107,18 +133,21 @@ impl Worker {
                 address,
                 size,
                 pattern,
-            } => work::fill(&self.space, address, size, pattern),
+            } => work::fill(&self.reach(address), address, size, pattern),
             Operation::Verify {
                 address,
                 size,
                 pattern,
                 findings,
-            } => work::verify(&self.space, address, size, pattern, &findings),
+            } => work::verify(&self.reach(address), address, size, pattern, &findings),
             Operation::Copy {
                 destination,
                 source,
                 size,
-            } => work::copy(&self.space, destination, source, size),
+            } => {
+                let (from, to) = (self.reach(source), self.reach(destination));
+                work::copy((&to, destination), (&from, source), size)
+            }
             Operation::Function(function) => {
                 function();
                 Ok(())

@@ -17,6 +17,22 @@ use crate::device::{
 const ALLOCATIONS: Range<u64> = 1 << 33..1 << 40;
 /// Where reservations lie. Room for one of 64 TiB, as on an H200 (MEASURED), but not for two.
 const RESERVATIONS: Range<u64> = 1 << 40..1 << 47;
+/// Devices that share an address space, as those of one topology do, each have a part of it.
+const PARTS: u32 = 16;
+
+/// Where a device's plain allocations and reservations lie: all its own, or its part.
+pub(super) fn address_space(part: Option<u32>) -> (Range<u64>, Range<u64>) {
+    let Some(part) = part else {
+        return (ALLOCATIONS, RESERVATIONS);
+    };
+    let cut = |whole: Range<u64>, granularity: u64| {
+        let step = (whole.end - whole.start) / u64::from(PARTS);
+        let step = step - step % granularity;
+        let start = whole.start + step * u64::from(part % PARTS);
+        start..start + step
+    };
+    (cut(ALLOCATIONS, 1 << 21), cut(RESERVATIONS, 1 << 21))
+}
 /// What plain allocations are aligned to: no more than the contract promises.
 const ALLOCATION_ALIGNMENT: u64 = 256;
 
@@ -48,6 +64,7 @@ impl State {
                         self.note_use(piece.base, end);
                     }
                 }
+                Err(_) if self.memory.allowed_elsewhere(address, size, needed) => {}
                 Err(error) => self.fault(start, error),
             }
         }
@@ -67,6 +84,10 @@ impl Device for SimDevice {
         })
     }
 
+    fn can_be_accessed_by(&self, ordinal: u32) -> bool {
+        self.lock().memory.can_be_accessed_by(ordinal)
+    }
+
     fn now(&self) -> u64 {
         self.clock.load(Ordering::Acquire)
     }
@@ -79,7 +100,7 @@ impl Device for SimDevice {
             let alignment = alignment.max(self.capabilities.granularity);
             let base = state
                 .memory
-                .free_address(RESERVATIONS, size, alignment)
+                .free_address(state.reservations.clone(), size, alignment)
                 .ok_or_else(|| no_address_space(Call::Reserve, size))?;
             state.pay(state.costs.reserve);
             state.memory.add_reservation(base, size);
@@ -146,12 +167,14 @@ impl Device for SimDevice {
         grants: &[AccessGrant],
     ) -> Result<(), DeviceError> {
         self.call(Call::SetAccess, |state| {
-            // No grant can name anybody but this device: it has no host memory.
             let own = state.memory.check_set_access(address, size, grants)?;
-            let protection = own.unwrap_or(Protection::None);
-            let granted = state.memory.grant_access(address, size, protection);
-            state.advance(granted.first * state.costs.set_access.0);
-            state.advance(granted.further * state.costs.set_access_further.0);
+            if let Some(protection) = own {
+                let granted = state.memory.grant_access(address, size, protection);
+                state.advance(granted.first * state.costs.set_access.0);
+                state.advance(granted.further * state.costs.set_access_further.0);
+            }
+            let others = state.memory.grant_peers(address, size, grants);
+            state.advance(others * state.costs.set_access_further.0);
             Ok(())
         })
     }
@@ -194,7 +217,7 @@ impl Device for SimDevice {
             state.memory.check_allocate(size)?;
             let address = state
                 .memory
-                .free_address(ALLOCATIONS, size, ALLOCATION_ALIGNMENT)
+                .free_address(state.allocations.clone(), size, ALLOCATION_ALIGNMENT)
                 .ok_or_else(|| no_address_space(Call::Allocate, size))?;
             state.pay(state.costs.allocate);
             state.memory.add_allocation(address, size);

@@ -47,7 +47,9 @@ use std::thread;
 pub use costs::{CostTable, CostTableError};
 use state::State;
 
-use super::{Call, Capabilities, Device, DeviceError, DeviceKind, EventId, Status, StreamId};
+use super::{
+    Call, Capabilities, Device, DeviceError, DeviceKind, EventId, Status, StreamId, Topology,
+};
 
 /// The granularity of every known NVIDIA device.
 const GRANULARITY: u64 = 2 << 20;
@@ -92,6 +94,8 @@ pub struct SimDeviceBuilder {
     costs: CostTable,
     mapping: bool,
     stream_values_recur: bool,
+    host_memory: bool,
+    place: Option<(Topology, u32)>,
 }
 
 impl SimDeviceBuilder {
@@ -121,23 +125,39 @@ impl SimDeviceBuilder {
         self
     }
 
+    /// Whether handles can lie in host memory: NUMA node 0, or the host at large. Such handles take
+    /// none of the device's memory. By default they cannot.
+    pub fn host_memory(mut self, offered: bool) -> SimDeviceBuilder {
+        self.host_memory = offered;
+        self
+    }
+
+    /// Puts the device among others, under this ordinal. By default it stands alone, as device 0.
+    /// The devices of a topology share the address space: each has a sixteenth of it.
+    pub fn in_topology(mut self, topology: &Topology, ordinal: u32) -> SimDeviceBuilder {
+        self.place = Some((topology.clone(), ordinal));
+        self
+    }
+
     /// Builds the device.
     pub fn build(self) -> SimDevice {
         let capabilities = Capabilities {
             kind: DeviceKind::Sim,
             name: "sim".to_owned(),
-            ordinal: 0,
+            ordinal: self.place.as_ref().map_or(0, |(_, ordinal)| *ordinal),
             total_memory: self.total_memory - self.total_memory % GRANULARITY,
             granularity: GRANULARITY,
             mapping: self.mapping,
             share_posix_fd: false,
             share_fabric: false,
             rdma: false,
-            host_numa: false,
+            host: self.host_memory,
+            host_numa: self.host_memory,
             stream_values_recur: self.stream_values_recur,
         };
         let first_identity = DEVICES.fetch_add(1, Ordering::Relaxed) << 32;
-        let state = State::new(&capabilities, self.costs, first_identity);
+        let topology = self.place.as_ref().map(|(topology, _)| topology);
+        let state = State::new(&capabilities, topology, self.costs, first_identity);
         SimDevice {
             capabilities,
             clock: AtomicU64::new(0),
@@ -160,6 +180,8 @@ impl SimDevice {
             costs: CostTable::default(),
             mapping: true,
             stream_values_recur: false,
+            host_memory: false,
+            place: None,
         }
     }
 

@@ -9,14 +9,18 @@
 //! - `fault` is there exactly if `fault_at` is not `u64::MAX`.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::thread::ThreadId;
 
 use rustc_hash::FxHashMap;
 
+use super::calls::address_space;
 use super::costs::{Cost, CostTable};
 use super::streams::{Slot, Streams};
 use crate::device::emulation::MemoryRules;
-use crate::device::{Call, Capabilities, DeviceError, EventId, HandleId, HostFunction, Status};
+use crate::device::{
+    Call, Capabilities, DeviceError, EventId, HandleId, HostFunction, Status, Topology,
+};
 
 /// See the [module](self).
 pub(super) struct State {
@@ -28,6 +32,9 @@ pub(super) struct State {
     /// The thread that runs a host function now.
     pub(super) running: Option<ThreadId>,
 
+    /// Where plain allocations, and reservations, may lie.
+    pub(super) allocations: Range<u64>,
+    pub(super) reservations: Range<u64>,
     next_handle: u64,
     /// When each event's last record completes; `None` before its first.
     events: FxHashMap<EventId, Option<u64>>,
@@ -43,11 +50,25 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(capabilities: &Capabilities, costs: CostTable, first_identity: u64) -> State {
+    pub(super) fn new(
+        capabilities: &Capabilities,
+        topology: Option<&Topology>,
+        costs: CostTable,
+        first_identity: u64,
+    ) -> State {
+        let part = topology.map(|_| capabilities.ordinal);
+        let (allocations, reservations) = address_space(part);
+        let first_value = u64::from(part.unwrap_or(0)) << 32;
         State {
+            allocations,
+            reservations,
             costs,
-            memory: MemoryRules::new(capabilities),
-            streams: Streams::new(capabilities.stream_values_recur, first_identity),
+            memory: MemoryRules::new(capabilities).in_topology(topology),
+            streams: Streams::new(
+                capabilities.stream_values_recur,
+                first_value,
+                first_identity,
+            ),
             now: 0,
             running: None,
             next_handle: 1,

@@ -50,8 +50,9 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Only the default streams, with identities from `first_identity` on.
-    pub(super) fn new(values_recur: bool, first_identity: u64) -> Streams {
+    /// Only the default streams, with identities from `first_identity` on; the handle values of
+    /// created ones come after `first_value`.
+    pub(super) fn new(values_recur: bool, first_value: u64, first_identity: u64) -> Streams {
         Streams {
             slots: vec![Stream {
                 ready_at: 0,
@@ -61,7 +62,7 @@ impl Streams {
             free_slots: Vec::new(),
             by_value: FxHashMap::default(),
             per_thread: FxHashMap::default(),
-            next_value: FIRST_VALUE,
+            next_value: first_value + FIRST_VALUE,
             old_values: Vec::new(),
             values_recur,
             next_identity: first_identity + 1,

@@ -97,6 +97,27 @@ impl State {
         front.unbind();
     }
 
+    /// Takes all fronts away: the pool serves no requests any more.
+    pub(in crate::pool) fn take_all_fronts_away(&mut self) {
+        let bound: Vec<StreamIndex> = self.bindings.by_front.iter().flatten().copied().collect();
+        for stream in bound {
+            self.take_front_away(stream);
+        }
+    }
+
+    /// The start and the requested size of the fronts' live block that an address lies in, and the
+    /// stream that it is on.
+    pub(in crate::pool) fn pointer_in_fronts(
+        &self,
+        address: u64,
+    ) -> Option<(u64, u64, StreamIndex)> {
+        self.fronts.all().find_map(|(_, front)| {
+            let front = front.lock();
+            let block = front.around(address)?;
+            Some((block.address, block.requested, front.stream()?))
+        })
+    }
+
     /// A front's live block is in the pool's books from now on.
     fn write_down(&mut self, block: &FrontBlock, owner: StreamIndex) {
         self.blocks.add_numbered(

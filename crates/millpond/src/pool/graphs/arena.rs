@@ -38,16 +38,16 @@ pub(super) struct Member {
 
 /// A live block of a graph's.
 #[derive(Clone, Debug)]
-pub(super) struct GraphBlock {
-    pub(super) requested: u64,
+pub(in crate::pool) struct GraphBlock {
+    pub(in crate::pool) requested: u64,
     pub(super) size: u64,
     pub(super) serial: u64,
     /// In the pool's order.
-    pub(super) owner: StreamIndex,
+    pub(in crate::pool) owner: StreamIndex,
     /// Uses within captures that are not over.
     pub(super) captured: SmallVec<[Member; 1]>,
     /// Ordinary uses that are not over, in the pool's order.
-    pub(super) ordinary: SmallVec<[StreamIndex; 1]>,
+    pub(in crate::pool) ordinary: SmallVec<[StreamIndex; 1]>,
     /// Ends of uses that are over: in the arena's order, and in the pool's.
     pub(super) ended: Ends,
     pub(super) ended_ordinary: Ends,
@@ -64,11 +64,11 @@ pub(super) struct Late {
 
 /// A handle under the arena's addresses; or, where nothing can be mapped, a plain allocation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Backed {
-    pub(super) address: u64,
-    pub(super) size: u64,
+pub(in crate::pool) struct Backed {
+    pub(in crate::pool) address: u64,
+    pub(in crate::pool) size: u64,
     /// The handle, and whether it is still mapped.
-    pub(super) handle: Option<(HandleId, bool)>,
+    pub(in crate::pool) handle: Option<(HandleId, bool)>,
 }
 
 #[derive(Clone, Copy, Debug)]

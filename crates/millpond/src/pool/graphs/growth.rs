@@ -58,7 +58,7 @@ impl Inner {
         if let Some(granted) = arena.lock().allocate(wish) {
             return Ok(granted);
         }
-        let most = self.lock().pages.limit();
+        let most = self.lock().pages.most();
         let most = most.min(self.device.capabilities().total_memory);
         if wish.size > most {
             let (wall, error) = (Wall::NeverFits, None);
@@ -74,7 +74,7 @@ impl Inner {
         if self.device.capabilities().mapping {
             let enough = self.lock().pages.reserved().saturating_sub(wish.size);
             for keep in [enough, 0] {
-                if !self.trim_to(keep).is_ok_and(|released| released > 0) {
+                if !self.trim_to(keep).is_ok_and(|trimmed| trimmed.released > 0) {
                     continue;
                 }
                 refused = match self.grow_captured(arena, wish) {
@@ -163,23 +163,28 @@ impl Inner {
     /// Promises so many bytes, if the limit allows them.
     fn promise_graph(&self, size: u64) -> Result<(), Refused> {
         let mut state = self.lock();
-        if state.pages.headroom(u64::MAX) < size {
+        if state.pages.headroom(u64::MAX) < size || !state.pages.promise(size) {
             let (wall, error) = (Wall::LimitReached, None);
             return Err(Refused { wall, error });
         }
-        state.pages.promise(size);
         Ok(())
     }
 
     /// Creates a handle and maps it. If that fails it is undone; what is left if that fails too is
     /// of no use, and is given back when the memory is closed.
     fn map_new(&self, address: u64, size: u64) -> Result<Backed, (DeviceError, Option<Backed>)> {
-        let created = self.device.create(size, HandleProperties::default());
+        // DRV, graph memory nodes: no handle types.
+        let properties = HandleProperties {
+            share: None,
+            ..self.properties.of_handles()
+        };
+        let created = self.device.create(size, properties);
         let handle = created.map_err(|error| (error, None))?;
         let mut mapped = false;
         let outcome = self.device.map(address, size, handle).and_then(|()| {
             mapped = true;
-            self.device.set_access(address, size, &self.grants)
+            self.device
+                .set_access(address, size, &self.access.current().grants)
         });
         let backed = |mapped| Backed {
             address,

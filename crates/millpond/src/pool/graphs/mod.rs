@@ -29,6 +29,7 @@ use crate::device::{Call, DeviceError, EventId, Status, StreamId};
 use crate::order::{End, StreamKey};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard};
 use arena::{ArenaState, CaptureId, Member};
+pub(super) use arena::{Backed, GraphBlock};
 
 /// What the graphs of a pool have together.
 #[derive(Clone, Copy, Default, Debug)]
@@ -41,7 +42,7 @@ pub(super) struct GraphTotals {
 
 /// The memory of one [`GraphMemory`].
 #[derive(Debug)]
-pub(super) struct Arena {
+pub(in crate::pool) struct Arena {
     id: u64,
     state: Mutex<ArenaState>,
 }
@@ -50,6 +51,15 @@ impl Arena {
     fn lock(&self) -> MutexGuard<'_, ArenaState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What lies under an address of an arena's.
+#[derive(Debug)]
+pub(super) struct ArenaPointer {
+    /// The live block there, and where it starts.
+    pub(super) block: Option<(u64, GraphBlock)>,
+    /// What is mapped there.
+    pub(super) backed: Option<Backed>,
 }
 
 /// A captured stream, and where its memory comes from.
@@ -158,6 +168,19 @@ impl Graphs {
         arenas.find(|arena| arena.lock().holds(address))
     }
 
+    /// What lies under an address, if it is an arena's.
+    pub(super) fn pointer(&self, address: u64) -> Option<ArenaPointer> {
+        let arena = self.arena_of(address)?;
+        let state = arena.lock();
+        let block = state.around(address);
+        let in_it =
+            |backed: &&Backed| backed.address <= address && address - backed.address < backed.size;
+        Some(ArenaPointer {
+            block: block.map(|(start, block)| (start, block.clone())),
+            backed: state.backed.iter().find(in_it).copied(),
+        })
+    }
+
     fn arena(&self, id: u64) -> Option<Arc<Arena>> {
         self.arenas().into_iter().find(|arena| arena.id == id)
     }
@@ -184,8 +207,10 @@ impl Graphs {
     /// Takes all out: the pool goes.
     pub(super) fn take_all(&self) -> Vec<Arc<Arena>> {
         let mut registry = self.lock();
-        registry.captured.clear();
+        let captured = std::mem::take(&mut registry.captured);
+        self.captured.fetch_sub(captured.len(), Ordering::Relaxed);
         let entries = std::mem::take(&mut registry.entries);
+        self.arenas.fetch_sub(entries.len(), Ordering::Relaxed);
         entries.into_iter().map(|entry| entry.arena).collect()
     }
 

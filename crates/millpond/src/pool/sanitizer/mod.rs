@@ -195,6 +195,12 @@ impl Inner {
         Some(Awaited(knowledge))
     }
 
+    /// The same before a wait for the caller's event.
+    pub(super) fn watch_event_synchronization(&self, event: EventId) -> Option<Awaited> {
+        let knowledge = self.sanitizer.as_ref()?.lock().order.event(event)?;
+        Some(Awaited(knowledge))
+    }
+
     /// To be called when that wait is over.
     pub(super) fn watch_synchronized(&self, awaited: Option<Awaited>) {
         if let (Some(sanitizer), Some(Awaited(knowledge))) = (&self.sanitizer, awaited) {

@@ -1,6 +1,8 @@
 //! The pool on the sim device. What random sequences find is in the checker's crate; here are the
 //! cases that somebody thought of, each under the name of what must not happen again.
 
+mod access;
+mod attributes;
 mod drafts;
 mod faults;
 mod fronts;
@@ -21,6 +23,7 @@ mod sanitizer_random;
 mod small;
 mod streams;
 mod threads;
+mod trim;
 mod uses;
 
 use std::sync::{Arc, Mutex};
