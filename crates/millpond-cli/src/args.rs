@@ -5,9 +5,11 @@ use clap::{Parser, Subcommand};
 use crate::commands::bench::BenchArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::generate::GenerateArgs;
+use crate::commands::plan::PlanArgs;
 use crate::commands::replay::ReplayArgs;
 
-/// A GPU memory pool in stream order: look at this machine, replay recordings of real jobs, time it.
+/// A GPU memory pool in stream order: look at this machine, replay recordings of real jobs, plan
+/// memory, time it.
 #[derive(Debug, Parser)]
 #[command(name = "millpond", version, about, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -21,5 +23,6 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     Doctor(DoctorArgs),
     Generate(GenerateArgs),
+    Plan(PlanArgs),
     Replay(ReplayArgs),
 }

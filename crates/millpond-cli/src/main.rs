@@ -3,6 +3,8 @@
 //! - [`args`]: what can be said; [`commands`]: one file for each subcommand.
 //! - [`doctor`]: what this machine has; [`replay`]: a recording against the pool on a device;
 //!   [`mod@bench`]: what one allocation and free costs.
+//! - [`doctor`]: what this machine has; [`replay`]: a recording against the pool on a device.
+//! - [`plan`]: what a file describes, planned.
 //! - [`device`], [`size`]: devices, and sizes in bytes, as people write them.
 
 mod args;
@@ -10,6 +12,7 @@ mod bench;
 mod commands;
 mod device;
 mod doctor;
+mod plan;
 mod replay;
 mod size;
 
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
+        Command::Plan(args) => commands::plan::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
     }
 }

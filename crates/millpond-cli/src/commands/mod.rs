@@ -3,4 +3,5 @@
 pub(crate) mod bench;
 pub(crate) mod doctor;
 pub(crate) mod generate;
+pub(crate) mod plan;
 pub(crate) mod replay;

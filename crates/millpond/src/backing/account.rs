@@ -46,14 +46,23 @@ impl Backing {
         account
     }
 
-    /// All mappings of handles, by address: start, end, whose, and where their reservation begins.
+    /// All mappings of handles through which blocks are placed, by address: start, end, whose, and
+    /// where their reservation begins.
     pub(crate) fn mapped(&self) -> Vec<(u64, u64, HandleSlot, u64)> {
-        let mapped = self.mappings.iter().filter_map(|(address, mapping)| {
-            let physical = self.handles[mapping.slot.0].kind == Kind::Physical;
-            let (base, _) = self.reservations.around(address)?;
-            physical.then_some((address, address + mapping.size, mapping.slot, base))
+        let physical = self
+            .handles
+            .iter()
+            .filter(|(_, r)| r.kind == Kind::Physical);
+        let mapped = physical.flat_map(|(slot, record)| {
+            let size = record.handle.size;
+            record.aliases.iter().filter_map(move |&address| {
+                let (base, _) = self.reservations.around(address)?;
+                Some((address, address + size, HandleSlot(slot), base))
+            })
         });
-        mapped.collect()
+        let mut mapped: Vec<_> = mapped.collect();
+        mapped.sort_unstable_by_key(|&(start, ..)| start);
+        mapped
     }
 
     /// What lies under an address, if anything does.

@@ -14,12 +14,13 @@
 
 use smallvec::SmallVec;
 
+use super::bases::{Base, Site};
 use super::place::Wanted;
 use super::{Backing, Held, Kind};
 use crate::mapping::{MappedPart, MappedParts};
 use crate::order::{Ends, Order};
 use crate::pages::{Handle, HandleSlot, Ladder, Pages};
-use crate::space::{Free, align_up};
+use crate::space::Free;
 
 /// What the calls cost, in nanoseconds, as far as choosing between plans goes: measured on an H200.
 mod price {
@@ -30,15 +31,13 @@ mod price {
     /// To create and map one. It costs 63 us, and is cheaper than that here: it will be of use for
     /// longer than a further mapping.
     pub(super) const CREATE: u64 = 38_000;
+    /// The same in a pool that puts memory together again and again: less than a further mapping.
+    pub(super) const CREATE_STRAINED: u64 = 5_000;
     /// A mebibyte of a free handle that the plan does not use.
     pub(super) const STRANDED: u64 = 1_000;
 }
 
 const MIB: u64 = 1 << 20;
-
-/// Bases of each kind that are tried.
-const BASES: usize = 24;
-const SUFFIXES: usize = 8;
 
 /// Bytes; less of a handle's end is not worth a mapping.
 const LEAST_PART: u64 = 64 << 10;
@@ -52,6 +51,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) ladder: Ladder,
     /// Bytes that may be created where that is the cheapest.
     pub(crate) budget: u64,
+    /// Whether creating counts little: memory was put together too often lately.
+    pub(crate) strained: bool,
     /// Bytes that may be created where nothing else serves.
     pub(crate) forced: u64,
 }
@@ -91,28 +92,6 @@ impl Build {
         });
         sizes.sum()
     }
-}
-
-/// Where a range begins to be built.
-#[derive(Clone, Copy, Debug)]
-enum Site {
-    /// On upwards from what is free below `end`.
-    Above { end: u64 },
-    /// Downwards from what is free above `start`.
-    Below { start: u64 },
-    /// At a place of its own, perhaps with the end of a handle.
-    Apart { suffix: Option<HandleSlot> },
-}
-
-#[derive(Clone, Debug)]
-struct Base {
-    site: Site,
-    /// Bytes that are there already.
-    bytes: u64,
-    /// Bytes of addresses that can be mapped.
-    room: u64,
-    /// Handles that hold some of the bytes.
-    slots: SmallVec<[HandleSlot; 4]>,
 }
 
 /// A handle that is added to a base: all of it, or as much of its end as is needed.
@@ -158,6 +137,7 @@ pub(crate) enum Lack {
 impl Backing {
     /// Plans a range and holds all that it needs.
     pub(crate) fn begin(&mut self, terms: &Terms<'_>) -> Result<Build, Lack> {
+        self.tell_aliases();
         match self.choose(terms) {
             Choice::Plan(candidate, base) => Ok(self.hold_plan(terms, &candidate, &base)),
             Choice::NoAddresses => Err(Lack::Addresses),
@@ -166,7 +146,8 @@ impl Backing {
     }
 
     /// Whether there is a plan.
-    pub(crate) fn can_build(&self, terms: &Terms<'_>) -> bool {
+    pub(crate) fn can_build(&mut self, terms: &Terms<'_>) -> bool {
+        self.tell_aliases();
         matches!(self.choose(terms), Choice::Plan(..))
     }
 
@@ -184,7 +165,7 @@ impl Backing {
                     None => break,
                 },
             };
-            self.attach(slot, at, fresh, |a, b| order.alike(a, b));
+            self.attach(slot, at, fresh);
             at += size;
         }
         self.occupy(build.block, build.size);
@@ -241,7 +222,10 @@ impl Backing {
             &stock.prefixes
         };
         let mut added: Vec<Added> = Vec::new();
-        let mut taken: SmallVec<[HandleSlot; 8]> = base.slots.iter().copied().collect();
+        let mut taken = Taken::default();
+        for &slot in &base.slots {
+            taken.take(slot);
+        }
         let mut rest = terms.wanted.size - base.bytes;
         let mut room = base.room;
         let mut cost = match base.site {
@@ -255,7 +239,7 @@ impl Backing {
             if best.as_ref().is_some_and(|best| best.cost <= cost) {
                 return;
             }
-            let free_slot = |slot: &HandleSlot| !taken.contains(slot);
+            let free_slot = |slot: &HandleSlot| !taken.holds(*slot);
             let mut close = |more: u64, created: u64, last: &[Added]| {
                 let cost = cost + more;
                 if best.as_ref().is_none_or(|best| cost < best.cost) {
@@ -286,25 +270,34 @@ impl Backing {
                     &[Added::Existing { slot, used: rest }],
                 );
             }
-            let sizes = terms.pages.ladder(&terms.ladder, rest, terms.wanted.size);
-            let created: u64 = sizes.iter().sum();
-            let new: Vec<Added> = sizes.iter().map(|&size| Added::New(size)).collect();
-            if created <= room && created <= terms.budget {
-                close(price::CREATE * sizes.len() as u64, created, &new);
-            }
-            if created <= room
-                && least
-                    .as_ref()
-                    .is_none_or(|least| (created, cost) < (least.created, least.cost))
-            {
-                let mut added = added.clone();
-                added.extend_from_slice(&new);
-                *least = Some(Candidate {
-                    cost,
-                    created,
-                    base: number,
-                    added,
-                });
+            // As many bytes as are missing are created at least.
+            let least_created = least.as_ref().map_or(u64::MAX, |least| least.created);
+            if rest <= terms.budget.max(least_created).min(room) {
+                let sizes = terms.pages.ladder(&terms.ladder, rest, terms.wanted.size);
+                let created: u64 = sizes.iter().sum();
+                let new: Vec<Added> = sizes.iter().map(|&size| Added::New(size)).collect();
+                if created <= room && created <= terms.budget {
+                    let price = if terms.strained {
+                        price::CREATE_STRAINED
+                    } else {
+                        price::CREATE
+                    };
+                    close(price * sizes.len() as u64, created, &new);
+                }
+                if created <= room
+                    && least
+                        .as_ref()
+                        .is_none_or(|least| (created, cost) < (least.created, least.cost))
+                {
+                    let mut added = added.clone();
+                    added.extend_from_slice(&new);
+                    *least = Some(Candidate {
+                        cost,
+                        created,
+                        base: number,
+                        added,
+                    });
+                }
             }
             let Some(&(size, slot)) = at_most(&stock.whole, rest, free_slot) else {
                 return;
@@ -313,7 +306,7 @@ impl Backing {
                 return;
             }
             added.push(Added::Existing { slot, used: size });
-            taken.push(slot);
+            taken.take(slot);
             cost += self.price_of_mapping(slot);
             rest -= size;
             room -= size;
@@ -332,7 +325,7 @@ impl Backing {
     }
 
     fn price_of_mapping(&self, slot: HandleSlot) -> u64 {
-        if self.handles[slot.0].aliases.is_empty() {
+        if self.handles[slot.0].mappings() == 0 {
             price::FIRST
         } else {
             price::FURTHER
@@ -352,14 +345,13 @@ impl Backing {
             }
             let slot = HandleSlot(slot);
             let size = record.handle.size;
-            let Some(&alias) = record.aliases.first() else {
+            if record.mappings() == 0 {
                 if record.live == 0 {
                     stock.whole.push((size, slot));
                 }
                 continue;
-            };
-            let end = alias + size;
-            let prefix = self.usable_above(terms, alias, end);
+            }
+            let prefix = record.pieces.reach_from_start(terms.usable);
             if prefix == size {
                 stock.whole.push((size, slot));
                 continue;
@@ -367,7 +359,7 @@ impl Backing {
             if prefix >= LEAST_PART {
                 stock.prefixes.push((prefix, slot));
             }
-            let suffix = end - self.usable_below(terms, end, alias);
+            let suffix = size - record.pieces.reach_from_end(size, terms.usable);
             if suffix >= LEAST_PART {
                 stock.suffixes.push((suffix, slot));
             }
@@ -375,134 +367,9 @@ impl Backing {
         for list in [&mut stock.whole, &mut stock.prefixes, &mut stock.suffixes] {
             list.sort_unstable();
         }
-        self.add_bases_apart(terms, &mut stock);
+        let apart = self.bases_apart(terms, &stock.suffixes);
+        stock.bases.extend(apart);
         stock
-    }
-
-    /// Bytes that may be used from an address on, up to `end`.
-    fn usable_above(&self, terms: &Terms<'_>, start: u64, end: u64) -> u64 {
-        self.free.reach_above(start, terms.usable).min(end) - start
-    }
-
-    /// The lowest address from which on all may be used up to `end`, but none below `least`.
-    fn usable_below(&self, terms: &Terms<'_>, end: u64, least: u64) -> u64 {
-        self.free.reach_below(end, terms.usable).max(least)
-    }
-
-    /// The longest bases on either side of strips of mappings.
-    fn bases_at_strips(&self, terms: &Terms<'_>) -> Vec<Base> {
-        let granularity = terms.pages.granularity();
-        let mut upwards = Vec::new();
-        let mut downwards = Vec::new();
-        let mut strip_end = None;
-        for (start, record) in self.mappings.iter() {
-            if strip_end != Some(start) {
-                upwards.extend(strip_end.and_then(|end| self.base_below(terms, end)));
-                downwards.extend(self.base_above(terms, start));
-            }
-            strip_end = Some(start + record.size);
-        }
-        upwards.extend(strip_end.and_then(|end| self.base_below(terms, end)));
-        for bases in [&mut upwards, &mut downwards] {
-            bases.retain(|base| base.room >= granularity);
-            // Of equal ones the first, which is the lowest, comes first: the sort is stable.
-            bases.sort_by_key(|base| std::cmp::Reverse(base.bytes));
-            bases.truncate(BASES);
-        }
-        upwards.append(&mut downwards);
-        upwards
-    }
-
-    /// What may be used below the end of a strip, at which a range can go on.
-    fn base_below(&self, terms: &Terms<'_>, end: u64) -> Option<Base> {
-        let room = self.reservations.room_above(end);
-        if room == 0 {
-            return None;
-        }
-        let start = self.usable_below(terms, end, 0);
-        let mut from = align_up(start, terms.wanted.alignment)?.min(end);
-        // No handle twice: the part nearest to the end stays.
-        let parts: MappedParts = self.mappings.parts(from, end).collect();
-        let mut slots: SmallVec<[HandleSlot; 4]> = SmallVec::new();
-        for part in parts.iter().rev() {
-            if slots.contains(&part.slot) {
-                let above = part.mapping + part.offset + part.length;
-                from = align_up(above, terms.wanted.alignment)?.min(end);
-                break;
-            }
-            slots.push(part.slot);
-        }
-        if from == end && !end.is_multiple_of(terms.wanted.alignment) {
-            return None;
-        }
-        let bytes = end - from;
-        // As much as is wanted would have been found in place.
-        (bytes < terms.wanted.size).then_some(Base {
-            site: Site::Above { end },
-            bytes,
-            room,
-            slots,
-        })
-    }
-
-    /// What may be used above the start of a strip, before which a range can begin.
-    fn base_above(&self, terms: &Terms<'_>, start: u64) -> Option<Base> {
-        let room = self.reservations.room_below(start);
-        if room == 0 {
-            return None;
-        }
-        let mut to = start + self.usable_above(terms, start, u64::MAX);
-        let mut slots: SmallVec<[HandleSlot; 4]> = SmallVec::new();
-        for part in self.mappings.parts(start, to) {
-            if slots.contains(&part.slot) {
-                to = part.mapping + part.offset;
-                break;
-            }
-            slots.push(part.slot);
-        }
-        let bytes = to - start;
-        let block = to.checked_sub(terms.wanted.size)?;
-        let fits = bytes > 0 && bytes < terms.wanted.size;
-        (fits && block.is_multiple_of(terms.wanted.alignment)).then_some(Base {
-            site: Site::Below { start },
-            bytes,
-            room,
-            slots,
-        })
-    }
-
-    /// Ranges of their own: with nothing, or with the longest free ends of handles.
-    fn add_bases_apart(&self, terms: &Terms<'_>, stock: &mut Stock) {
-        // An alignment beyond the granularity may move the range up by as much.
-        let padding = if terms.wanted.alignment > terms.pages.granularity() {
-            terms.wanted.alignment
-        } else {
-            0
-        };
-        let room = self.reservations.widest().saturating_sub(padding);
-        stock.bases.push(Base {
-            site: Site::Apart { suffix: None },
-            bytes: 0,
-            room,
-            slots: SmallVec::new(),
-        });
-        for &(length, slot) in stock.suffixes.iter().rev().take(SUFFIXES) {
-            // The block begins inside the handle, and has the alignment that it has there.
-            let size = self.handle(slot).size;
-            let Some(offset) = align_up(size - length, terms.wanted.alignment) else {
-                continue;
-            };
-            let bytes = size.saturating_sub(offset);
-            if bytes == 0 || bytes >= terms.wanted.size || size > room {
-                continue;
-            }
-            stock.bases.push(Base {
-                site: Site::Apart { suffix: Some(slot) },
-                bytes,
-                room,
-                slots: smallvec::smallvec![slot],
-            });
-        }
     }
 
     /// Holds what a plan needs, and settles where its parts go.
@@ -579,6 +446,25 @@ impl Part {
             Part::Create(size) => *size,
             Part::Map(handle, _) => handle.size,
         }
+    }
+}
+
+/// Handles that a plan has already, as bits.
+#[derive(Default)]
+struct Taken(SmallVec<[u64; 16]>);
+
+impl Taken {
+    fn take(&mut self, slot: HandleSlot) {
+        let word = slot.0 / 64;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (slot.0 % 64);
+    }
+
+    fn holds(&self, slot: HandleSlot) -> bool {
+        let word = self.0.get(slot.0 / 64);
+        word.is_some_and(|word| word & (1 << (slot.0 % 64)) != 0)
     }
 }
 

@@ -5,39 +5,43 @@
 //! block is placed through one of them; its bytes are then taken in all. So memory that is free
 //! anywhere serves a request anywhere, without being moved: a free handle, or the free end of one
 //! that is partly in use, is mapped at a further address, where the request fits, and the older
-//! mappings stay for the next request of their size.
+//! mappings stay for the next request of their size. What is free is known once for each handle;
+//! its aliases have only a summary of it, which is told to them when next a place is looked for.
 //!
 //! # Invariants
 //!
-//! 1. A byte of a handle is free through all its mappings or through none.
+//! 1. A byte of a handle is free through all its mappings or through none. Through a mapping that is
+//!    *dormant* nothing is placed any more, and nothing is in use.
 //! 2. `live` of a handle are its bytes that are not free: in blocks, in regions of small blocks,
 //!    or held by a call that is under way. `occupied` is the sum.
 //! 3. A handle that is not mapped anywhere is wholly free, completed, or wholly held.
 //! 4. A range that is given to a block holds no byte of a handle twice.
 //! 5. A handle with pins is not released, and keeps a mapping if it has one.
+//! 6. Summaries of all handles that are not marked as changed are those of their pieces.
 
 #![forbid(unsafe_code)]
 
 mod account;
+mod bases;
 mod build;
 mod place;
 mod vacate;
 
 use slab::Slab;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 pub(crate) use build::{Build, Lack, Part, Terms};
 pub(crate) use place::Wanted;
 pub(crate) use vacate::{Leaving, LeavingPlain, Vacated};
 
-use crate::mapping::{MappedParts, MappingRecord, Mappings};
+use crate::mapping::{MappedParts, MappingRecord, MappingSlot, Mappings};
 use crate::order::{Ends, Order};
 use crate::pages::{Handle, HandleSlot};
-use crate::space::{FreeRuns, Reservations};
+use crate::space::{Free, Pieces, Reservations, Summary};
 
 /// Mappings of one handle beyond which it is worth a driver call to learn which of them are idle.
-/// Every block in a handle is marked in all its mappings.
-const CROWD: usize = 16;
+/// Dormant ones take nothing but address space and entries in the page tables of the device.
+const CROWD: usize = 64;
 
 /// What a handle's memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,8 +59,16 @@ struct HandleRecord {
     live: u64,
     /// Calls under way that rely on the handle.
     pins: u32,
+    /// What is free of it.
+    pieces: Pieces,
+    /// What its aliases were last told of that.
+    told: Summary,
+    /// Whether the pieces have changed since.
+    changed: bool,
     /// Where it is mapped, the oldest first.
     aliases: SmallVec<[u64; 4]>,
+    /// Further mappings, through which nothing is placed any more.
+    dormant: SmallVec<[MappingSlot; 2]>,
 }
 
 /// Free bytes of one handle that were taken by a call that is under way.
@@ -79,7 +91,8 @@ struct HeldPart {
 pub(crate) struct Backing {
     handles: Slab<HandleRecord>,
     mappings: Mappings,
-    free: FreeRuns,
+    /// Handles whose aliases have to be told what is free.
+    changed: Vec<HandleSlot>,
     pub(crate) reservations: Reservations,
     occupied: u64,
     bytes: u64,
@@ -93,8 +106,8 @@ impl Backing {
     pub(crate) fn new() -> Backing {
         Backing {
             handles: Slab::new(),
-            mappings: Mappings::default(),
-            free: FreeRuns::new(),
+            mappings: Mappings::new(),
+            changed: Vec::new(),
             reservations: Reservations::default(),
             occupied: 0,
             bytes: 0,
@@ -131,24 +144,62 @@ impl Backing {
 
     /// Of the free bytes: those whose last uses are not seen to be completed.
     pub(crate) fn pending_bytes(&self, order: &Order) -> u64 {
-        let mapped = self.handles.iter().filter_map(|(_, record)| {
-            let &alias = record.aliases.first()?;
-            Some(self.free.inside(alias, alias + record.handle.size))
-        });
-        let pending = mapped.flatten().filter(|free| !order.completed(free.ends));
+        let mapped = self.handles.iter().filter(|(_, h)| !h.aliases.is_empty());
+        let free = mapped.flat_map(|(_, record)| record.pieces.iter());
+        let pending = free.filter(|free| !order.completed(free.ends));
         pending.map(|free| free.end - free.start).sum()
     }
 
-    /// The bytes of the longest free range.
+    /// The bytes of the longest free range. Looks at all that is free.
     pub(crate) fn longest_free(&self) -> u64 {
-        self.free.longest()
+        let (mut start, mut end, mut longest) = (0, 0, 0);
+        for (free, walled) in self.all_free() {
+            if free.start != end || walled {
+                start = free.start;
+            }
+            end = free.end;
+            longest = longest.max(end - start);
+        }
+        longest
+    }
+
+    /// Tells the aliases of all handles that have changed what is free of them.
+    fn tell_aliases(&mut self) {
+        let strips = &mut self.mappings.strips;
+        for slot in self.changed.drain(..) {
+            let Some(record) = self.handles.get_mut(slot.0) else {
+                continue;
+            };
+            record.changed = false;
+            let free = record.pieces.summary(record.handle.size);
+            if std::mem::replace(&mut record.told, free) != free {
+                for &alias in &record.aliases {
+                    strips.set(alias, free);
+                }
+            }
+        }
+        strips.refresh();
+    }
+
+    /// What is free of the handle under a mapping of the strips.
+    fn pieces_of(&self, key: u32) -> &Pieces {
+        &self.handles[self.mappings.handle_of(key).0].pieces
+    }
+
+    /// The free bytes in a range of addresses, lowest first.
+    fn inside(&self, start: u64, end: u64) -> impl Iterator<Item = Free<'_>> {
+        self.mappings.parts(start, end).flat_map(|part| {
+            let pieces = &self.handles[part.slot.0].pieces;
+            let free = pieces.inside(part.offset, part.offset + part.length);
+            free.map(move |free| free.through(part.mapping))
+        })
     }
 
     /// Adds address space.
     pub(crate) fn add_reservation(&mut self, base: u64, size: u64) {
         self.reservations.add(base, size);
-        self.free.add_wall(base);
-        self.free.add_wall(base + size);
+        self.mappings.strips.add_wall(base);
+        self.mappings.strips.add_wall(base + size);
     }
 
     /// Adds a handle that is mapped nowhere.
@@ -161,25 +212,33 @@ impl Backing {
         self.add_reservation(address, handle.size);
         self.reservations.claim(address, address + handle.size);
         let slot = self.add(handle, Kind::Plain);
-        self.attach(slot, address, fresh, |_, _| false);
+        self.attach(slot, address, fresh);
         slot
     }
 
     fn add(&mut self, handle: Handle, kind: Kind) -> HandleSlot {
         self.bytes += handle.size;
+        let pieces = Pieces::whole(handle.size, Ends::default());
         HandleSlot(self.handles.insert(HandleRecord {
             handle,
             kind,
             live: 0,
             pins: 0,
+            told: pieces.summary(handle.size),
+            pieces,
+            changed: false,
             aliases: SmallVec::new(),
+            dormant: SmallVec::new(),
         }))
     }
 
     /// Forgets a handle, which is mapped nowhere.
     pub(crate) fn remove_handle(&mut self, slot: HandleSlot) -> Handle {
         let record = self.handles.remove(slot.0);
-        debug_assert!(record.live == 0 && record.pins == 0 && record.aliases.is_empty());
+        if record.changed {
+            self.changed.retain(|&changed| changed != slot);
+        }
+        debug_assert!(record.live == 0 && record.pins == 0 && record.mappings() == 0);
         self.bytes -= record.handle.size;
         record.handle
     }
@@ -199,79 +258,46 @@ impl Backing {
 
     /// A handle is mapped at a further address, of claimed address space. Where it was mapped
     /// nowhere, all of it is free, with the past `fresh`.
-    pub(crate) fn attach(
-        &mut self,
-        slot: HandleSlot,
-        address: u64,
-        fresh: &Ends,
-        alike: impl Fn(&Ends, &Ends) -> bool,
-    ) {
-        let size = self.handles[slot.0].handle.size;
-        self.mappings.add(address, slot, size);
-        self.mirror(slot, address, fresh, alike);
-    }
-
-    /// Makes what is free of a handle free through one more address.
-    fn mirror(
-        &mut self,
-        slot: HandleSlot,
-        address: u64,
-        fresh: &Ends,
-        alike: impl Fn(&Ends, &Ends) -> bool,
-    ) {
+    pub(crate) fn attach(&mut self, slot: HandleSlot, address: u64, fresh: &Ends) {
         let record = &mut self.handles[slot.0];
         let size = record.handle.size;
-        let other = record.aliases.first().copied();
-        record.aliases.push(address);
-        self.crowded |= record.aliases.len() > CROWD;
-        let Some(other) = other else {
+        if record.mappings() == 0 {
             debug_assert_eq!(record.live, 0);
-            self.free
-                .insert(address, address + size, fresh.clone(), 0, alike);
-            return;
-        };
-        let copies: Vec<(u64, u64, Ends, u64)> = self
-            .free
-            .inside(other, other + size)
-            .map(|free| {
-                let offset = free.start - other;
-                let length = free.end - free.start;
-                (address + offset, length, free.ends.clone(), free.freed)
-            })
-            .collect();
-        for (start, length, ends, freed) in copies {
-            self.free.insert(start, start + length, ends, freed, &alike);
+            record.pieces = Pieces::whole(size, fresh.clone());
+            record.change(slot, &mut self.changed);
         }
+        self.mappings.add(address, slot, size);
+        self.list(slot, address);
+    }
+
+    /// A mapping of the strips is one of its handle's aliases from now on.
+    fn list(&mut self, slot: HandleSlot, address: u64) {
+        let record = &mut self.handles[slot.0];
+        record.aliases.push(address);
+        self.crowded |= record.mappings() > CROWD;
+        self.mappings.strips.set(address, record.told);
     }
 
     /// A mapping is about to be taken away: nothing is placed through it any more.
     fn detach(&mut self, address: u64) -> Option<MappingRecord> {
         let record = self.mappings.remove(address)?;
-        let ranges: SmallVec<[(u64, u64); 4]> = self
-            .free
-            .inside(address, address + record.size)
-            .map(|free| (free.start, free.end))
-            .collect();
-        for (start, end) in ranges {
-            self.free.carve(start, end);
-        }
         self.handles[record.slot.0]
             .aliases
-            .retain(|a| *a != address);
+            .retain(|alias| *alias != address);
         Some(record)
     }
 
     /// The mapping could not be taken away.
-    fn reattach(&mut self, address: u64, record: MappingRecord) {
-        let slot = record.slot;
-        self.mappings.restore(address, record);
-        self.mirror(slot, address, &Ends::default(), |_, _| false);
+    fn reattach(&mut self, record: MappingRecord) {
+        let (slot, address) = (record.slot, record.address);
+        self.mappings.restore(record);
+        self.list(slot, address);
     }
 
     /// Where the last uses of what is free in a range ended.
     pub(crate) fn ends(&self, start: u64, size: u64) -> Ends {
         let mut ends = Ends::default();
-        for free in self.free.inside(start, start + size) {
+        for free in self.inside(start, start + size) {
             ends.merge(free.ends);
         }
         ends
@@ -280,15 +306,12 @@ impl Backing {
     /// Places a block: the range is wholly free, and holds no byte twice.
     pub(crate) fn occupy(&mut self, start: u64, size: u64) {
         let parts: MappedParts = self.mappings.parts(start, start + size).collect();
-        self.free.carve(start, start + size);
         for part in &parts {
             self.mappings.occupied(part);
             let record = &mut self.handles[part.slot.0];
             record.live += part.length;
-            for &alias in record.aliases.iter().filter(|&&a| a != part.mapping) {
-                let start = alias + part.offset;
-                self.free.carve(start, start + part.length);
-            }
+            record.pieces.carve(part.offset, part.offset + part.length);
+            record.change(part.slot, &mut self.changed);
         }
         self.occupied += size;
     }
@@ -314,15 +337,11 @@ impl Backing {
             self.mappings.vacated(part, ends);
             let record = &mut self.handles[part.slot.0];
             record.live -= part.length;
-            for &alias in record.aliases.iter().filter(|&&a| a != part.mapping) {
-                let start = alias + part.offset;
-                let end = start + part.length;
-                self.free.insert(start, end, ends.clone(), freed, alike);
-            }
+            let end = part.offset + part.length;
+            record.pieces.insert(part.offset, end, ends, freed, alike);
+            record.change(part.slot, &mut self.changed);
         }
         self.occupied -= size;
-        self.free
-            .insert(start, start + size, ends.clone(), freed, alike);
     }
 
     /// Takes free bytes of a handle for a call that is under way, and pins it.
@@ -331,36 +350,17 @@ impl Backing {
         record.live += length;
         record.pins += 1;
         self.occupied += length;
-        let Some(&first) = record.aliases.first() else {
-            let part = HeldPart {
-                offset,
-                length,
-                ends: Ends::default(),
-                freed: 0,
-            };
-            return Held {
-                slot,
-                parts: smallvec![part],
-            };
-        };
-        let start = first + offset;
-        let parts = self
-            .free
-            .inside(start, start + length)
-            .map(|free| HeldPart {
-                offset: free.start - first,
-                length: free.end - free.start,
-                ends: free.ends.clone(),
-                freed: free.freed,
-            });
-        let held = Held {
-            slot,
-            parts: parts.collect(),
-        };
-        for &alias in &record.aliases {
-            self.free.carve(alias + offset, alias + offset + length);
-        }
-        held
+        let free = record.pieces.inside(offset, offset + length);
+        let parts = free.map(|free| HeldPart {
+            offset: free.start,
+            length: free.end - free.start,
+            ends: free.ends.clone(),
+            freed: free.freed,
+        });
+        let parts = parts.collect();
+        record.pieces.carve(offset, offset + length);
+        record.change(slot, &mut self.changed);
+        Held { slot, parts }
     }
 
     /// Gives back what was held, as it was.
@@ -371,18 +371,18 @@ impl Backing {
         for part in held.parts {
             record.live -= part.length;
             self.occupied -= part.length;
-            for &alias in &record.aliases {
-                let start = alias + part.offset;
-                let end = start + part.length;
-                self.free
-                    .insert(start, end, part.ends.clone(), part.freed, alike);
-            }
+            let end = part.offset + part.length;
+            let pieces = &mut record.pieces;
+            pieces.insert(part.offset, end, &part.ends, part.freed, alike);
         }
+        record.change(held.slot, &mut self.changed);
     }
 
     /// Changes what is remembered of the pasts of free bytes, where `change` has an answer.
     pub(crate) fn rewrite(&mut self, order: &Order, change: impl Fn(&Ends) -> Option<Ends>) {
-        self.free.rewrite(change, |a, b| order.alike(a, b));
+        for (_, record) in &mut self.handles {
+            record.pieces.rewrite(&change, |a, b| order.alike(a, b));
+        }
     }
 
     /// Base and size of every reservation that is not a plain allocation's.
@@ -408,7 +408,7 @@ impl Backing {
                 "the block at {start:#x} is not wholly mapped, or twice"
             ));
         }
-        match self.free.inside(start, start + size).next() {
+        match self.inside(start, start + size).next() {
             Some(free) => Err(format!("{:#x} is free inside a block", free.start)),
             None => Ok(()),
         }
@@ -416,38 +416,42 @@ impl Backing {
 
     /// Checks the room's invariants.
     pub(crate) fn validate(&self) -> Result<(), String> {
-        self.free.validate()?;
         let mut occupied = 0;
         let mut bytes = 0;
         let mut mapped = 0;
         for (slot, record) in &self.handles {
+            let size = record.handle.size;
             occupied += record.live;
-            bytes += record.handle.size;
-            let mut free_through: Option<Vec<(u64, u64)>> = None;
+            bytes += size;
+            mapped += record.mappings();
+            record.pieces.validate(size)?;
+            let free: u64 = record.pieces.iter().map(|free| free.end - free.start).sum();
+            if free + record.live != size {
+                return Err(format!(
+                    "handle {slot}: {free} bytes are free, {} live of {size}",
+                    record.live
+                ));
+            }
+            let changed = self.changed.contains(&HandleSlot(slot));
+            if record.changed != changed || (!changed && record.told != record.pieces.summary(size))
+            {
+                return Err(format!("handle {slot}: a change is not known"));
+            }
+            let here = |known: &MappingRecord| known.slot.0 == slot && known.size == size;
             for &alias in &record.aliases {
-                mapped += 1;
-                let known = self.mappings.get(alias);
-                if known.is_none_or(|m| m.slot.0 != slot || m.size != record.handle.size) {
+                if !self.mappings.get(alias).is_some_and(here) {
                     return Err(format!("the mapping at {alias:#x} is not handle {slot}'s"));
                 }
-                let ranges = joined(
-                    self.free
-                        .inside(alias, alias + record.handle.size)
-                        .map(|free| (free.start - alias, free.end - alias)),
-                );
-                let free: u64 = ranges.iter().map(|(start, end)| end - start).sum();
-                if free + record.live != record.handle.size {
-                    return Err(format!(
-                        "handle {slot}: {free} bytes free at {alias:#x}, {} live of {}",
-                        record.live, record.handle.size
-                    ));
-                }
-                if free_through.is_some_and(|before| before != ranges) {
-                    return Err(format!(
-                        "handle {slot} is not free alike through {alias:#x}"
-                    ));
-                }
-                free_through = Some(ranges);
+            }
+            let dormant = record.dormant.iter();
+            let mut dormant = dormant.map(|&mapping| self.mappings.record(mapping));
+            if dormant.any(|known| !here(known) || known.used > 0) {
+                return Err(format!(
+                    "handle {slot}: a dormant mapping is not its, or in use"
+                ));
+            }
+            if record.aliases.is_empty() && !record.dormant.is_empty() {
+                return Err(format!("handle {slot} has none but dormant mappings"));
             }
         }
         if (occupied, bytes) != (self.occupied, self.bytes) {
@@ -456,23 +460,27 @@ impl Backing {
                 self.occupied, self.bytes
             ));
         }
-        if mapped != self.mappings.iter().count() {
+        let listed: usize = self.handles.iter().map(|(_, h)| h.aliases.len()).sum();
+        if mapped != self.mappings.count() || listed != self.mappings.strips.len() {
             return Err("there are mappings of no handle".to_owned());
         }
-        Ok(())
+        let told = |key: u32| self.handles[self.mappings.handle_of(key).0].told;
+        self.mappings.strips.validate(told)
     }
 }
 
-/// Makes one range of those that touch.
-fn joined(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
-    let mut joined: Vec<(u64, u64)> = Vec::new();
-    for (start, end) in ranges {
-        match joined.last_mut() {
-            Some(last) if last.1 == start => last.1 = end,
-            _ => joined.push((start, end)),
+impl HandleRecord {
+    /// What is free has changed.
+    fn change(&mut self, slot: HandleSlot, changed: &mut Vec<HandleSlot>) {
+        if !std::mem::replace(&mut self.changed, true) {
+            changed.push(slot);
         }
     }
-    joined
+
+    /// How many there are, dormant ones among them.
+    fn mappings(&self) -> usize {
+        self.aliases.len() + self.dormant.len()
+    }
 }
 
 #[cfg(test)]

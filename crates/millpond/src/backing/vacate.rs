@@ -1,11 +1,10 @@
 //! Which mappings and handles nothing uses any more, and taking them out.
 
-use smallvec::SmallVec;
-
 use super::{Backing, Held, Kind};
-use crate::mapping::MappingRecord;
-use crate::order::Order;
+use crate::mapping::{MappingRecord, MappingSlot};
+use crate::order::{Ends, Order};
 use crate::pages::{Handle, HandleSlot};
+use crate::space::Pieces;
 
 /// A mapping that was taken out so that it can be unmapped; its handle is pinned meanwhile.
 #[derive(Clone, Debug)]
@@ -31,8 +30,12 @@ pub(crate) struct LeavingPlain {
     pub(crate) address: u64,
 }
 
-/// Mappings of one handle beyond which idle ones are taken away.
-const ALIASES: usize = 4;
+/// Mappings of one handle beyond which the oldest become dormant, if nothing is in use through
+/// them.
+const ALIASES: usize = 2;
+
+/// The same in a pool that puts memory together again and again: each may save the next one.
+const ALIASES_STRAINED: usize = 4;
 
 impl Backing {
     /// Handles of which every byte is free and every use completed, the highest first.
@@ -69,26 +72,30 @@ impl Backing {
     }
 
     pub(super) fn is_idle(&self, order: &Order, record: &super::HandleRecord) -> bool {
+        let aliases = record.aliases.iter().map(|&alias| self.mappings.get(alias));
+        let dormant = record.dormant.iter();
+        let dormant = dormant.map(|&mapping| Some(self.mappings.record(mapping)));
         record.live == 0
             && record.pins == 0
-            && record.aliases.iter().all(|&alias| {
-                self.mappings
-                    .get(alias)
-                    .is_some_and(|mapping| order.completed(&mapping.ends))
-                    && self
-                        .free
-                        .inside(alias, alias + record.handle.size)
-                        .all(|free| order.completed(free.ends))
-            })
+            && record.pieces.iter().all(|free| order.completed(free.ends))
+            && aliases
+                .chain(dormant)
+                .all(|mapping| mapping.is_some_and(|known| order.completed(&known.ends)))
     }
 
     /// Takes an idle handle out of all that there is, on its way back to the device.
     pub(crate) fn take_out(&mut self, slot: HandleSlot) -> Leaving {
         let aliases = self.handles[slot.0].aliases.clone();
-        let mappings = aliases
+        let mut mappings: Vec<Vacated> = aliases
             .into_iter()
             .filter_map(|address| self.vacate(address))
             .collect();
+        let dormant = std::mem::take(&mut self.handles[slot.0].dormant);
+        mappings.extend(
+            dormant
+                .into_iter()
+                .map(|mapping| self.vacate_dormant(mapping)),
+        );
         let handle = self.handle(slot);
         Leaving {
             handle,
@@ -106,52 +113,90 @@ impl Backing {
 
     /// The handle could not be given back: it stays, with the mappings that are left.
     pub(crate) fn stays(&mut self, order: &Order, leaving: Leaving) {
+        let slot = leaving.held.slot;
         self.unhold(order, leaving.held);
         for vacated in leaving.mappings {
             self.still_mapped(vacated);
+        }
+        let record = &mut self.handles[slot.0];
+        if record.mappings() == 0 {
+            // All uses were completed.
+            record.pieces = Pieces::whole(record.handle.size, Ends::default());
         }
     }
 
     /// Takes out a mapping.
     fn vacate(&mut self, address: u64) -> Option<Vacated> {
         let record = self.detach(address)?;
-        self.pin(record.slot);
-        let handle = self.handle(record.slot);
-        Some(Vacated {
-            address,
-            handle,
-            record,
-        })
+        Some(self.vacated(record))
     }
 
-    /// Takes out mappings that handles have beyond the usual number, if nothing is placed through
-    /// them and all their uses are completed: the oldest, and none inside `start..end`.
+    /// Takes out a mapping that is no longer among its handle's dormant ones.
+    fn vacate_dormant(&mut self, mapping: MappingSlot) -> Vacated {
+        let record = self.mappings.remove_retired(mapping);
+        self.vacated(record)
+    }
+
+    fn vacated(&mut self, record: MappingRecord) -> Vacated {
+        self.pin(record.slot);
+        Vacated {
+            address: record.address,
+            handle: self.handle(record.slot),
+            record,
+        }
+    }
+
+    /// Of handles that have more mappings than they should, lets the oldest become dormant through
+    /// which nothing is placed, but none inside `start..end`; and takes out dormant ones all of
+    /// whose uses are completed.
     pub(crate) fn vacate_surplus(
         &mut self,
         order: &Order,
         slots: impl Iterator<Item = HandleSlot>,
         start: u64,
         end: u64,
+        strained: bool,
     ) -> Vec<Vacated> {
-        let mut surplus: SmallVec<[u64; 4]> = SmallVec::new();
+        let aliases = if strained { ALIASES_STRAINED } else { ALIASES };
+        let mut surplus = Vec::new();
         for slot in slots {
-            let record = &self.handles[slot.0];
             // Another call may build on from a place in one of its mappings.
-            if record.aliases.len() <= ALIASES || record.pins > 0 {
+            if self.handles[slot.0].pins > 0 {
                 continue;
             }
-            let idle = record.aliases.iter().filter_map(|&address| {
-                let mapping = self.mappings.get(address)?;
-                let inside = start <= address && address < end;
-                let idle = mapping.used == 0 && order.completed(&mapping.ends);
-                (idle && !inside).then_some((mapping.stamp, address))
-            });
-            surplus.extend(idle.min().map(|(_, address)| address));
+            while self.handles[slot.0].aliases.len() > aliases
+                && self.retire_oldest(slot, start, end)
+            {}
+            let record = &mut self.handles[slot.0];
+            if record.mappings() <= aliases + 1 {
+                continue;
+            }
+            let idle = record
+                .dormant
+                .iter()
+                .position(|&mapping| order.completed(&self.mappings.record(mapping).ends));
+            if let Some(place) = idle {
+                let mapping = record.dormant.remove(place);
+                surplus.push(self.vacate_dormant(mapping));
+            }
         }
         surplus
-            .into_iter()
-            .filter_map(|address| self.vacate(address))
-            .collect()
+    }
+
+    /// Lets a mapping become dormant, if there is one that may.
+    fn retire_oldest(&mut self, slot: HandleSlot, start: u64, end: u64) -> bool {
+        let unused = self.handles[slot.0].aliases.iter().filter_map(|&address| {
+            let mapping = self.mappings.get(address)?;
+            let inside = start <= address && address < end;
+            (mapping.used == 0 && !inside).then_some((mapping.stamp, address))
+        });
+        let Some((_, address)) = unused.min() else {
+            return false;
+        };
+        let record = &mut self.handles[slot.0];
+        record.aliases.retain(|alias| *alias != address);
+        record.dormant.extend(self.mappings.retire(address));
+        true
     }
 
     /// A vacated mapping is unmapped: its addresses are free. Gives its handle's slot.
@@ -167,7 +212,7 @@ impl Backing {
     /// A vacated mapping could not be unmapped: it is as it was.
     pub(crate) fn still_mapped(&mut self, vacated: Vacated) {
         self.unpin(vacated.record.slot);
-        self.reattach(vacated.address, vacated.record);
+        self.reattach(vacated.record);
     }
 
     /// Forgets an idle plain allocation, on its way back to the device.

@@ -1,7 +1,5 @@
 //! Where the last uses of a range ended.
 
-use smallvec::SmallVec;
-
 use super::StreamIndex;
 
 /// A position of a stream: everything the stream had been given by then.
@@ -11,20 +9,48 @@ pub(crate) struct End {
     pub(crate) position: u64,
 }
 
+impl End {
+    /// Of two on one stream the later one stays.
+    fn raise(&mut self, other: End) {
+        self.position = self.position.max(other.position);
+    }
+}
+
 /// The ends of a range's uses: at most one a stream, none for memory that nobody used.
-#[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Ends(SmallVec<[End; 1]>);
+///
+/// Most often there is one, which is why that has a form of its own: it is copied at every free.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Ends {
+    #[default]
+    None,
+    One(End),
+    /// Two or more.
+    Several(Vec<End>),
+}
 
 impl Ends {
+    fn as_slice(&self) -> &[End] {
+        match self {
+            Ends::None => &[],
+            Ends::One(end) => std::slice::from_ref(end),
+            Ends::Several(ends) => ends,
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = End> + '_ {
-        self.0.iter().copied()
+        self.as_slice().iter().copied()
     }
 
     /// Adds an end; of two on one stream the later one stays.
     pub(crate) fn add(&mut self, end: End) {
-        match self.0.iter_mut().find(|known| known.stream == end.stream) {
-            Some(known) => known.position = known.position.max(end.position),
-            None => self.0.push(end),
+        match self {
+            Ends::None => *self = Ends::One(end),
+            Ends::One(known) if known.stream == end.stream => known.raise(end),
+            Ends::One(known) => *self = Ends::Several(vec![*known, end]),
+            Ends::Several(ends) => match ends.iter_mut().find(|e| e.stream == end.stream) {
+                Some(known) => known.raise(end),
+                None => ends.push(end),
+            },
         }
     }
 
@@ -37,13 +63,13 @@ impl Ends {
 
     /// Keeps the ends that `keep` wants.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(End) -> bool) {
-        self.0.retain(|end| keep(*end));
+        *self = self.iter().filter(|&end| keep(end)).collect();
     }
 
     /// The end, if there is just one.
     pub(crate) fn only_end(&self) -> Option<End> {
-        match self.0.as_slice() {
-            [end] => Some(*end),
+        match self {
+            Ends::One(end) => Some(*end),
             _ => None,
         }
     }
@@ -56,9 +82,7 @@ impl Ends {
 
 impl From<End> for Ends {
     fn from(end: End) -> Ends {
-        let mut ends = Ends::default();
-        ends.add(end);
-        ends
+        Ends::One(end)
     }
 }
 

@@ -294,6 +294,7 @@ impl State {
             order,
             backing,
             pages,
+            strain,
             ..
         } = self;
         let usable = |free: &crate::space::Free<'_>| {
@@ -309,6 +310,7 @@ impl State {
             pages,
             ladder,
             budget: room(means.budget),
+            strained: strain.is_unusual(),
             forced: room(means.within),
         };
         let build = backing.begin(&terms)?;
@@ -323,24 +325,31 @@ impl State {
     /// put together for the request, without more new handles than `budget` allows; if that is
     /// less than `before`.
     pub(super) fn oldest_growth(
-        &self,
+        &mut self,
         need: &Need,
         ladder: Ladder,
         budget: u64,
         before: u64,
     ) -> Option<u64> {
-        let usable = |ends: &Ends| self.order.usable(ends, need.stream, need.reasons);
-        let waitable = |ends: &Ends| self.order.can_be_waited_for(ends);
-        let mut frees = self.backing.pending_frees(usable, waitable);
+        let State {
+            order,
+            backing,
+            pages,
+            ..
+        } = self;
+        let usable = |ends: &Ends| order.usable(ends, need.stream, need.reasons);
+        let waitable = |ends: &Ends| order.can_be_waited_for(ends);
+        let mut frees = backing.pending_frees(usable, waitable);
         frees.truncate(frees.partition_point(|&freed| freed < before));
-        let room = self.pages.headroom(budget);
-        let closes = |until: u64| {
-            self.backing.can_build(&Terms {
+        let room = pages.headroom(budget);
+        let mut closes = |until: u64| {
+            backing.can_build(&Terms {
                 wanted: need.wanted(),
                 usable: &|free| usable(free.ends) || (free.freed <= until && waitable(free.ends)),
-                pages: &self.pages,
+                pages,
                 ladder,
                 budget: room,
+                strained: false,
                 forced: 0,
             })
         };
@@ -375,9 +384,13 @@ impl State {
             .collect();
         self.backing
             .settle(&self.order, build, created, &need.fresh());
-        let surplus = self
-            .backing
-            .vacate_surplus(&self.order, mapped.into_iter(), from, to);
+        let surplus = self.backing.vacate_surplus(
+            &self.order,
+            mapped.into_iter(),
+            from,
+            to,
+            self.strain.is_unusual(),
+        );
         (self.claim_occupied(need, block, ends), surplus)
     }
 }

@@ -109,7 +109,7 @@ impl Setting {
 pub(super) struct Strain(u64);
 
 /// Allocations that make up for one range that was put together.
-const ALLOCATIONS_A_RANGE: u64 = 32;
+const ALLOCATIONS_A_RANGE: u64 = 256;
 
 /// Strain that changes nothing: a job has its bursts.
 const USUAL_STRAIN: u64 = 256 * ALLOCATIONS_A_RANGE;
@@ -118,7 +118,7 @@ const USUAL_STRAIN: u64 = 256 * ALLOCATIONS_A_RANGE;
 const STRAIN_A_PERCENT: u64 = 8 * ALLOCATIONS_A_RANGE;
 
 /// Percent more at most.
-const MOST_FOR_STRAIN: u64 = 40;
+const MOST_FOR_STRAIN: u64 = 18;
 
 impl Strain {
     /// So many requests were served from what was there.
@@ -130,6 +130,11 @@ impl Strain {
     pub(super) fn built(&mut self) {
         let most = USUAL_STRAIN + MOST_FOR_STRAIN * STRAIN_A_PERCENT;
         self.0 = (self.0 + ALLOCATIONS_A_RANGE).min(most);
+    }
+
+    /// Whether it is more than a job's bursts.
+    pub(super) fn is_unusual(self) -> bool {
+        self.percent() > 0
     }
 
     fn percent(self) -> u64 {

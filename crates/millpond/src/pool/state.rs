@@ -283,9 +283,18 @@ impl State {
                 ends,
             };
         }
+        // What the stream may use at once is its own from now on: whatever it runs next comes after
+        // the earlier uses, so that its later positions cover them.
+        let past = if !self.order.usable(&ends, need.stream, need.reasons) {
+            ends
+        } else if self.order.completed(&ends) {
+            need.fresh()
+        } else {
+            Ends::from(self.order.advance(need.stream))
+        };
         let heap = self.heap_for(need);
         let taken = self.with_heap(heap, |small| {
-            small.add_region(address, ends, need.size, need.alignment)
+            small.add_region(address, past, need.size, need.alignment)
         });
         cut_claim(need, heap, taken)
     }

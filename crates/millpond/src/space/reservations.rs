@@ -17,8 +17,15 @@ struct Gap {
 #[derive(Debug)]
 struct Reservation {
     size: u64,
-    /// Claimed ranges, start to end; they do not overlap, and touching ones are one.
-    claimed: BTreeMap<u64, u64>,
+    /// Claimed ranges, start and end, in order; they do not overlap, and touching ones are one.
+    claimed: Vec<(u64, u64)>,
+}
+
+impl Reservation {
+    /// The place of the first claimed range that ends above an address.
+    fn first_above(&self, address: u64) -> usize {
+        self.claimed.partition_point(|&(_, end)| end <= address)
+    }
 }
 
 /// The pool's reservations, by base.
@@ -35,7 +42,7 @@ impl Reservations {
             base,
             Reservation {
                 size,
-                claimed: BTreeMap::new(),
+                claimed: Vec::new(),
             },
         );
     }
@@ -61,13 +68,12 @@ impl Reservations {
         let Some((base, size)) = self.around(address.saturating_sub(1)) else {
             return 0;
         };
-        let claimed = &self.by_base[&base].claimed;
-        let around = claimed.range(..=address).next_back();
-        if around.is_some_and(|(_, &end)| end > address) {
-            return 0;
+        let reservation = &self.by_base[&base];
+        let place = reservation.first_above(address);
+        match reservation.claimed.get(place) {
+            Some(&(start, _)) => start.saturating_sub(address),
+            None => base + size - address,
         }
-        let next = claimed.range(address..).next();
-        next.map_or(base + size, |(&start, _)| start) - address
     }
 
     /// Bytes that can be claimed from an address on, downwards, in the reservation of what lies
@@ -76,8 +82,10 @@ impl Reservations {
         let Some((base, _)) = self.around(address) else {
             return 0;
         };
-        let below = self.by_base[&base].claimed.range(..address).next_back();
-        address - below.map_or(base, |(_, &end)| end.min(address))
+        let claimed = &self.by_base[&base].claimed;
+        let place = claimed.partition_point(|&(start, _)| start < address);
+        let below = place.checked_sub(1).map(|below| claimed[below].1);
+        address - below.map_or(base, |end| end.min(address))
     }
 
     /// An address in the widest gap, if that is `size` bytes or more: away from what is mapped
@@ -107,8 +115,9 @@ impl Reservations {
     /// All gaps, lowest first within each reservation.
     fn gaps(&self) -> impl Iterator<Item = Gap> + '_ {
         self.by_base.iter().flat_map(|(&base, reservation)| {
-            let starts = std::iter::once(base).chain(reservation.claimed.values().copied());
-            let ends = reservation.claimed.keys().copied();
+            let claimed = reservation.claimed.iter();
+            let starts = std::iter::once(base).chain(claimed.clone().map(|&(_, end)| end));
+            let ends = claimed.map(|&(start, _)| start);
             let ends = ends.chain(std::iter::once(base + reservation.size));
             let whole = reservation.claimed.is_empty();
             starts
@@ -123,14 +132,19 @@ impl Reservations {
         let Some(reservation) = self.holding(start) else {
             return;
         };
+        let place = reservation.first_above(start);
         let claimed = &mut reservation.claimed;
-        let below = claimed.range(..=start).next_back().map(|(&s, &e)| (s, e));
-        let start = match below {
-            Some((below_start, below_end)) if below_end == start => below_start,
-            _ => start,
-        };
-        let end = claimed.remove(&end).unwrap_or(end);
-        claimed.insert(start, end);
+        let joins_below = place > 0 && claimed[place - 1].1 == start;
+        let joins_above = claimed.get(place).is_some_and(|above| above.0 == end);
+        match (joins_below, joins_above) {
+            (true, true) => {
+                claimed[place - 1].1 = claimed[place].1;
+                claimed.remove(place);
+            }
+            (true, false) => claimed[place - 1].1 = end,
+            (false, true) => claimed[place].0 = start,
+            (false, false) => claimed.insert(place, (start, end)),
+        }
     }
 
     /// Gives a claimed range back, or a part of one.
@@ -138,17 +152,14 @@ impl Reservations {
         let Some(reservation) = self.holding(start) else {
             return;
         };
-        let claimed = &mut reservation.claimed;
-        let Some((&whole_start, &whole_end)) = claimed.range(..=start).next_back() else {
+        let place = reservation.first_above(start);
+        let Some(&(whole_start, whole_end)) = reservation.claimed.get(place) else {
             return;
         };
-        claimed.remove(&whole_start);
-        if whole_start < start {
-            claimed.insert(whole_start, start);
-        }
-        if end < whole_end {
-            claimed.insert(end, whole_end);
-        }
+        let below = (whole_start < start).then_some((whole_start, start));
+        let above = (end < whole_end).then_some((end, whole_end));
+        let rest = below.into_iter().chain(above);
+        reservation.claimed.splice(place..=place, rest);
     }
 
     /// Forgets the reservation that begins at `base`.
@@ -168,7 +179,7 @@ impl Reservations {
     /// Bytes claimed.
     #[cfg(test)]
     pub(crate) fn claimed_bytes(&self) -> u64 {
-        let all = self.by_base.values().flat_map(|r| r.claimed.iter());
+        let all = self.by_base.values().flat_map(|r| &r.claimed);
         all.map(|(start, end)| end - start).sum()
     }
 

@@ -2,7 +2,7 @@
 
 mod extents;
 mod reservations;
-mod runs;
+mod strips;
 
 use super::*;
 use crate::order::{End, Ends, StreamIndex};

@@ -61,9 +61,7 @@ impl Bench {
         let size = self.backing.handle(slot).size;
         self.backing.reservations.claim(address, address + size);
         let fresh = self.fresh();
-        let order = &self.clockwork.order;
-        self.backing
-            .attach(slot, address, &fresh, |a, b| order.alike(a, b));
+        self.backing.attach(slot, address, &fresh);
         self.check();
     }
 
@@ -88,6 +86,7 @@ impl Bench {
                 largest: 256 * MIB,
             },
             budget: created * MIB,
+            strained: false,
             forced: created * MIB,
         });
         self.check();
@@ -105,7 +104,7 @@ impl Bench {
         (block - BASE) / MIB
     }
 
-    fn find(&self, size: u64) -> Option<u64> {
+    fn find(&mut self, size: u64) -> Option<u64> {
         let wanted = Wanted {
             size: size * MIB,
             alignment: 256,
@@ -118,7 +117,7 @@ impl Bench {
     }
 
     fn aliases(&self, slot: HandleSlot) -> usize {
-        self.backing.handles[slot.0].aliases.len()
+        self.backing.handles[slot.0].mappings()
     }
 
     fn check(&self) {
@@ -229,14 +228,14 @@ fn a_mapping_that_a_build_goes_on_from_is_no_surplus() {
     let order = &bench.clockwork.order;
     let surplus = bench
         .backing
-        .vacate_surplus(order, [shared].into_iter(), 0, 0);
+        .vacate_surplus(order, [shared].into_iter(), 0, 0, false);
     assert_eq!(surplus.len(), 0, "{surplus:?}");
     bench.settle(going_on);
     // From now on the others are.
     let order = &bench.clockwork.order;
     let surplus = bench
         .backing
-        .vacate_surplus(order, [shared, added].into_iter(), 0, 0);
+        .vacate_surplus(order, [shared, added].into_iter(), 0, 0, false);
     let taken: Vec<u64> = surplus.iter().map(|m| (m.address - BASE) / MIB).collect();
     assert_eq!(taken, [48]);
     for vacated in surplus {
@@ -261,9 +260,14 @@ fn a_mapping_is_surplus_only_when_every_use_through_it_is_completed() {
     let (start, end) = (BASE + 64 * MIB, BASE + 72 * MIB);
     let order = &mut bench.clockwork.order;
     let surplus = |backing: &mut Backing, order: &Order| {
-        backing.vacate_surplus(order, [shared].into_iter(), start, end)
+        backing.vacate_surplus(order, [shared].into_iter(), start, end, false)
     };
     assert!(surplus(&mut bench.backing, order).is_empty());
+    // Nothing is placed any more through the oldest ones.
+    assert_eq!(
+        bench.backing.handles[shared.0].aliases[..],
+        [wanted[3], start]
+    );
     let everything = order.everything();
     order.synchronized_knowledge(&everything);
     let surplus = surplus(&mut bench.backing, order);

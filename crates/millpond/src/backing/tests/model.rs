@@ -255,7 +255,9 @@ impl Model {
             assert_eq!(record.handle, handle.handle);
             occupied += live;
             let aliases = self.aliases(slot);
-            let mut known = record.aliases.to_vec();
+            let dormant = record.dormant.iter();
+            let dormant = dormant.map(|&mapping| backing.mappings.record(mapping).address);
+            let mut known: Vec<u64> = record.aliases.iter().copied().chain(dormant).collect();
             known.sort_unstable();
             assert_eq!(known, aliases);
             if record.pins == 0 {
@@ -268,7 +270,13 @@ impl Model {
                 assert_eq!(record.live, live, "{slot:?}");
             }
             for address in aliases {
-                self.check_mapping(backing, order, address, handle);
+                if record.aliases.contains(&address) {
+                    self.check_mapping(backing, order, address, handle);
+                } else {
+                    let end = address + handle.handle.size;
+                    assert!(!self.is_used(address, end), "{address:#x} is dormant");
+                    assert_eq!(backing.inside(address, end).count(), 0);
+                }
             }
         }
         assert_eq!(backing.handles(), self.handles.len() as u64);
@@ -287,7 +295,7 @@ impl Model {
     fn check_mapping(&self, backing: &Backing, order: &Order, address: u64, handle: &ModelHandle) {
         for (index, cell) in handle.cells.iter().enumerate() {
             let start = address + index as u64 * self.cell;
-            let mut found = backing.free.inside(start, start + self.cell);
+            let mut found = backing.inside(start, start + self.cell);
             let free = found.next();
             assert_eq!(free.is_some(), cell.owner == Owner::Free, "{start:#x}");
             let Some(free) = free else { continue };

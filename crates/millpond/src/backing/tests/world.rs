@@ -210,7 +210,7 @@ impl World {
             let mut places = places.filter(|place| place.is_multiple_of(alignment));
             places.any(|place| {
                 let mut reached = place;
-                for free in self.backing.free.inside(place, place + size) {
+                for free in self.backing.inside(place, place + size) {
                     if free.start != reached || !order.usable(free.ends, asker, wish.reasons) {
                         return false;
                     }
@@ -258,6 +258,7 @@ impl World {
                 largest: 4 * GRANULE * cell,
             },
             budget: (budget.saturating_sub(20) * cell).min(left),
+            strained: budget.is_multiple_of(2),
             forced: (budget * cell).min(left),
         };
         let can_build = self.backing.can_build(&terms);
@@ -348,15 +349,14 @@ impl World {
         assert_eq!(self.backing.free_bytes(), free);
     }
 
-    /// What is remembered of every free cell that is mapped, by its address in the oldest mapping
-    /// of its handle. Through others more may have been merged.
-    fn all_ends(&self) -> BTreeMap<u64, Ends> {
+    /// What is remembered of every free cell that is mapped, by its handle and offset.
+    fn all_ends(&self) -> BTreeMap<(usize, u64), Ends> {
         let handles = self.backing.handles.iter();
-        let mapped = handles.filter_map(|(_, h)| Some((*h.aliases.first()?, h.handle.size)));
-        let free = mapped.flat_map(|(start, size)| self.backing.free.inside(start, start + size));
-        free.flat_map(|free| {
-            let addresses = (free.start..free.end).step_by(self.model.cell as usize);
-            addresses.map(move |address| (address, free.ends.clone()))
+        let mapped = handles.filter(|(_, record)| record.mappings() > 0);
+        let free = mapped.flat_map(|(slot, h)| h.pieces.iter().map(move |free| (slot, free)));
+        free.flat_map(|(slot, free)| {
+            let offsets = (free.start..free.end).step_by(self.model.cell as usize);
+            offsets.map(move |offset| ((slot, offset), free.ends.clone()))
         })
         .collect()
     }
@@ -412,7 +412,7 @@ impl World {
         if surplus {
             let slots = slots.into_iter().flatten();
             let order = &self.clockwork.order;
-            let vacated = self.backing.vacate_surplus(order, slots, from, to);
+            let vacated = self.backing.vacate_surplus(order, slots, from, to, false);
             for mapping in &vacated {
                 assert!(!(from..to).contains(&mapping.address));
                 self.vacate(mapping);
@@ -453,7 +453,7 @@ impl World {
         for (&slot, handle) in &self.model.handles {
             let aliases = self.model.aliases(slot);
             let completed = aliases.iter().all(|&alias| {
-                let mut free = self.backing.free.inside(alias, alias + handle.handle.size);
+                let mut free = self.backing.handles[slot.0].pieces.iter();
                 order.completed(&self.model.mappings[&alias].ends)
                     && free.all(|free| order.completed(free.ends))
             });
@@ -531,9 +531,7 @@ impl World {
         let granularity = self.pages.granularity();
         if let Some(site) = self.backing.reservations.site(size, granularity) {
             self.backing.reservations.claim(site, site + size);
-            let order = &self.clockwork.order;
-            let alike = |a: &Ends, b: &Ends| order.alike(a, b);
-            self.backing.attach(slot, site, &Ends::default(), alike);
+            self.backing.attach(slot, site, &Ends::default());
             self.model.add_mapping(site, slot);
         }
     }

@@ -42,10 +42,10 @@ struct Meetings {
 }
 
 impl Meetings {
-    /// Times after which it is judged.
-    const TIMES: u32 = 64;
-    /// Of these, so many meetings are often.
-    const OFTEN: u32 = 8;
+    /// Times after which it is judged. Few in tests, whose threads do little.
+    const TIMES: u32 = if cfg!(test) { 4 } else { 64 };
+    /// Of these, the part that is often.
+    const OFTEN: u32 = Meetings::TIMES.div_ceil(8);
 
     /// Counts one. Gives at times whether threads meet often.
     fn count(&mut self, met: bool) -> Option<bool> {

@@ -34,7 +34,7 @@ use front::Front;
 pub(super) use front::Wish;
 
 /// Streams that can have a front at a time; others do without.
-const FRONTS: usize = 128;
+pub(super) const FRONTS: usize = 128;
 const _: () = assert!(FRONTS < Held::FRONTS && FRONTS < u8::MAX as usize);
 
 /// The share of the live bytes that is parked in one front at most, beside the last block and the
@@ -163,6 +163,12 @@ impl Fronts {
     /// The most bytes that were live since the last time, and those that are.
     pub(super) fn gather_usage(&self) -> (u64, u64) {
         ThreadUsage::gather(self.threads.iter().map(|thread| &thread.usage))
+    }
+
+    /// Fronts that there are.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.all().count()
     }
 
     fn allowance(&self) -> u64 {

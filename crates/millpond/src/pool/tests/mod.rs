@@ -5,6 +5,7 @@ mod access;
 mod attributes;
 mod drafts;
 mod faults;
+mod fronts;
 mod gone;
 mod graph_faults;
 mod graph_limits;

@@ -47,6 +47,10 @@ fn shared(total: u64) -> Arc<Shared> {
     let device = Arc::new(Observed::new(Arc::clone(&sim) as _, observers));
     let waits = [Waits::MemoryFirst, Waits::Balanced, Waits::TimeFirst][below(3)];
     let pool = Pool::builder(device).waits(waits).build().unwrap();
+    if below(2) == 0 {
+        // As if others were always there: then fronts have leases.
+        std::mem::forget(pool.inner.fronts.visit());
+    }
     let event = sim.create_event().unwrap();
     Arc::new(Shared {
         sim,
