@@ -46,22 +46,22 @@ impl Backing {
         account
     }
 
-    /// All mappings of handles, by address: start, end, whose, and where their reservation begins.
+    /// All mappings of handles through which blocks are placed, by address: start, end, whose, and
+    /// where their reservation begins.
     pub(crate) fn mapped(&self) -> Vec<(u64, u64, HandleSlot, u64)> {
-        let physical = self.handles.iter();
-        let physical = physical.filter(|(_, record)| record.kind == Kind::Physical);
+        let physical = self
+            .handles
+            .iter()
+            .filter(|(_, r)| r.kind == Kind::Physical);
         let mapped = physical.flat_map(|(slot, record)| {
-            let dormant = record.dormant.iter();
-            let dormant = dormant.map(|&mapping| self.mappings.record(mapping).address);
-            let addresses = record.aliases.iter().copied().chain(dormant);
             let size = record.handle.size;
-            addresses.filter_map(move |address| {
+            record.aliases.iter().filter_map(move |&address| {
                 let (base, _) = self.reservations.around(address)?;
                 Some((address, address + size, HandleSlot(slot), base))
             })
         });
-        let mut mapped: Vec<(u64, u64, HandleSlot, u64)> = mapped.collect();
-        mapped.sort_unstable_by_key(|&(address, ..)| address);
+        let mut mapped: Vec<_> = mapped.collect();
+        mapped.sort_unstable_by_key(|&(start, ..)| start);
         mapped
     }
 
