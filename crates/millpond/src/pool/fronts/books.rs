@@ -354,7 +354,9 @@ impl State {
         };
         let mut front = front.lock();
         front.came_to_pool(met);
-        if front.has_leases() && wish.can_be_leased() {
+        // Where sizes never come again, a search in the front is cheaper than one in the pool.
+        let leases = front.has_leases() || self.strain.is_unusual();
+        if leases && wish.can_be_leased() {
             Stand::Leased
         } else {
             Stand::Alone
