@@ -52,7 +52,10 @@ use std::path::Path;
 pub use error::{ErrorKind, Position, TraceError};
 pub use generate::JobKind;
 pub use limits::Limits;
-pub use model::{Format, InvalidTrace, Op, ReservedAction, ReservedStep, Step, Trace, TraceRule};
+pub use model::{
+    FailedStep, Format, Frame, InvalidTrace, Op, ReservedAction, ReservedStep, Site, Step, Trace,
+    TraceRule,
+};
 pub use write::write_ordered_csv;
 
 use input::{Content, Input};

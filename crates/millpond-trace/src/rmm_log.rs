@@ -49,7 +49,10 @@ pub(crate) fn read(name: &str, mut lines: Lines<'_>, limits: &Limits) -> Result<
         let size = decimal(size, "Size", at)?;
         let stream = pointer(stream, "Stream", at)?;
         match action {
-            b"allocate failure" => failures += 1,
+            b"allocate failure" => {
+                failures += 1;
+                builder.failed(size, None)?;
+            }
             // No memory stands behind (nil): what RMM returns for zero bytes.
             b"allocate" | b"free" if key == 0 => empty += 1,
             b"allocate" => builder.alloc(key, size, stream, times)?,
