@@ -6,6 +6,7 @@ use crate::commands::bench::BenchArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::generate::GenerateArgs;
 use crate::commands::replay::ReplayArgs;
+use crate::commands::report::ReportArgs;
 
 /// A GPU memory pool in stream order: look at this machine, replay recordings of real jobs, time it.
 #[derive(Debug, Parser)]
@@ -22,4 +23,5 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     Generate(GenerateArgs),
     Replay(ReplayArgs),
+    Report(ReportArgs),
 }

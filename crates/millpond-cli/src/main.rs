@@ -2,7 +2,7 @@
 //!
 //! - [`args`]: what can be said; [`commands`]: one file for each subcommand.
 //! - [`doctor`]: what this machine has; [`replay`]: a recording against the pool on a device;
-//!   [`mod@bench`]: what one allocation and free costs.
+//!   [`report`]: where its memory is; [`mod@bench`]: what one allocation and free costs.
 //! - [`device`], [`size`]: devices, and sizes in bytes, as people write them.
 
 mod args;
@@ -11,6 +11,7 @@ mod commands;
 mod device;
 mod doctor;
 mod replay;
+mod report;
 mod size;
 
 use std::io;
@@ -34,5 +35,6 @@ fn main() -> ExitCode {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
+        Command::Report(args) => commands::report::run(&args),
     }
 }

@@ -4,3 +4,4 @@ pub(crate) mod bench;
 pub(crate) mod doctor;
 pub(crate) mod generate;
 pub(crate) mod replay;
+pub(crate) mod report;

@@ -1,0 +1,139 @@
+"use strict";
+// Charts on canvas. A chart is drawn once and kept; moving the cursor only copies it and draws a line.
+
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+
+function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (bytes >= 1024 && unit < 4) { bytes /= 1024; unit += 1; }
+  return (unit === 0 ? bytes : bytes >= 100 ? bytes.toFixed(0) : bytes.toFixed(bytes >= 10 ? 1 : 2)) + " " + units[unit];
+}
+
+function duration(ns) {
+  if (ns >= 7.2e12) return (ns / 3.6e12).toFixed(2) + " h";
+  if (ns >= 1.2e11) return (ns / 6e10).toFixed(2) + " min";
+  if (ns >= 1e9) return (ns / 1e9).toFixed(3) + " s";
+  if (ns >= 1e6) return (ns / 1e6).toFixed(2) + " ms";
+  return (ns / 1e3).toFixed(1) + " µs";
+}
+
+const count = (n) => Math.round(n).toLocaleString("en");
+
+// A round step that cuts a range into a few parts; for bytes in powers of two.
+function step(most, binary) {
+  const raw = most / 4 || 1;
+  if (binary) return Math.pow(2, Math.ceil(Math.log2(raw)));
+  const power = Math.pow(10, Math.floor(Math.log10(raw)));
+  return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
+}
+
+function prepare(canvas) {
+  const scale = window.devicePixelRatio || 1;
+  const width = canvas.clientWidth, height = canvas.clientHeight;
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  const pen = canvas.getContext("2d");
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  return { pen, width, height };
+}
+
+const LEFT = 66, RIGHT = 8, TOP = 8, BOTTOM = 20;
+
+// layers: [{values, color}] put on each other; lines: [{values, color, dash, width}]; bars: layers as bars.
+class Chart {
+  constructor(canvas, onPick) {
+    this.canvas = canvas;
+    this.kept = null;
+    const pick = (event) => {
+      if (event.buttons !== 1 && event.type !== "pointerdown") return;
+      const box = canvas.getBoundingClientRect();
+      const part = (event.clientX - box.left - LEFT) / (box.width - LEFT - RIGHT);
+      onPick(Math.max(0, Math.min(1, part)));
+    };
+    canvas.addEventListener("pointerdown", pick);
+    canvas.addEventListener("pointermove", pick);
+  }
+
+  draw(spec) {
+    this.spec = spec;
+    const { pen, width, height } = prepare(this.canvas);
+    const { layers = [], lines = [], bars = [], moments, show, axis } = spec;
+    const stacked = new Float64Array(moments);
+    for (const layer of [...layers, ...bars]) layer.values.forEach((v, i) => { stacked[i] += v; });
+    let most = 1;
+    for (const v of stacked) most = Math.max(most, v);
+    for (const line of lines) for (const v of line.values) most = Math.max(most, v);
+    const each = step(most, spec.binary);
+    const top = Math.ceil(most / each) * each;
+    const right = width - RIGHT, bottom = height - BOTTOM;
+    const x = (i) => LEFT + (right - LEFT) * i / Math.max(1, moments - 1);
+    const y = (v) => bottom - (bottom - TOP) * v / top;
+    pen.clearRect(0, 0, width, height);
+    pen.font = "12px system-ui, 'DejaVu Sans', sans-serif";
+    pen.fillStyle = color("quiet");
+    pen.strokeStyle = color("grid");
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    for (let v = 0; v <= top; v += each) {
+      pen.beginPath();
+      pen.moveTo(LEFT, Math.round(y(v)) + .5);
+      pen.lineTo(right, Math.round(y(v)) + .5);
+      pen.stroke();
+      pen.fillText(show(v), LEFT - 6, y(v));
+    }
+    pen.textBaseline = "top";
+    axis.forEach(({ at, text }, i) => {
+      pen.textAlign = i === 0 ? "left" : at === 1 ? "right" : "center";
+      pen.fillText(text, LEFT + (right - LEFT) * at, bottom + 5);
+    });
+    const base = new Float64Array(moments);
+    for (const layer of layers) {
+      pen.fillStyle = layer.color;
+      pen.beginPath();
+      for (let i = 0; i < moments; i += 1) pen.lineTo(x(i), y(base[i] + layer.values[i]));
+      for (let i = moments - 1; i >= 0; i -= 1) pen.lineTo(x(i), y(base[i]));
+      pen.fill();
+      layer.values.forEach((v, i) => { base[i] += v; });
+    }
+    for (const bar of bars) {
+      pen.fillStyle = bar.color;
+      const wide = Math.max(1, (right - LEFT) / moments);
+      bar.values.forEach((v, i) => {
+        if (v > 0) pen.fillRect(x(i) - wide / 2, y(base[i] + v), wide, Math.max(1, y(base[i]) - y(base[i] + v)));
+        base[i] += v;
+      });
+    }
+    for (const line of lines) {
+      pen.strokeStyle = line.color;
+      pen.lineWidth = line.width || 1.5;
+      pen.setLineDash(line.dash || []);
+      pen.beginPath();
+      line.values.forEach((v, i) => pen.lineTo(x(i), y(v)));
+      pen.stroke();
+    }
+    pen.setLineDash([]);
+    this.kept = document.createElement("canvas");
+    this.kept.width = this.canvas.width;
+    this.kept.height = this.canvas.height;
+    this.kept.getContext("2d").drawImage(this.canvas, 0, 0);
+    this.x = x;
+    this.bottom = bottom;
+  }
+
+  cursor(moment) {
+    if (!this.kept) return;
+    const pen = this.canvas.getContext("2d");
+    pen.save();
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    pen.drawImage(this.kept, 0, 0);
+    pen.restore();
+    pen.strokeStyle = color("accent");
+    pen.lineWidth = 1.5;
+    pen.beginPath();
+    pen.moveTo(this.x(moment), TOP);
+    pen.lineTo(this.x(moment), this.bottom);
+    pen.stroke();
+  }
+}
