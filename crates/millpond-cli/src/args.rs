@@ -3,6 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::bench::BenchArgs;
+use crate::commands::convert::ConvertArgs;
+use crate::commands::diff::DiffArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::generate::GenerateArgs;
 use crate::commands::replay::ReplayArgs;
@@ -20,6 +22,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Bench(BenchArgs),
+    Convert(ConvertArgs),
+    Diff(DiffArgs),
     Doctor(DoctorArgs),
     Generate(GenerateArgs),
     Replay(ReplayArgs),

@@ -2,13 +2,14 @@
 //!
 //! - [`args`]: what can be said; [`commands`]: one file for each subcommand.
 //! - [`doctor`]: what this machine has; [`replay`]: a recording against the pool on a device;
-//!   [`report`]: where its memory is; [`mod@bench`]: what one allocation and free costs.
+//!   [`report`]: where its memory is; [`diff`]: what grew from one to another; [`mod@bench`]: what one allocation and free costs.
 //! - [`device`], [`size`]: devices, and sizes in bytes, as people write them.
 
 mod args;
 mod bench;
 mod commands;
 mod device;
+mod diff;
 mod doctor;
 mod replay;
 mod report;
@@ -32,6 +33,8 @@ fn main() -> ExitCode {
         .init();
     match cli.command {
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Convert(args) => commands::convert::run(&args),
+        Command::Diff(args) => commands::diff::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Replay(args) => commands::replay::run(&args),

@@ -14,7 +14,7 @@ use crate::input::Lines;
 use crate::limits::Limits;
 use crate::model::{Format, Trace};
 
-const HEADER: &[u8] = b"Thread,Time,Action,Pointer,Size,Stream";
+pub(crate) const HEADER: &[u8] = b"Thread,Time,Action,Pointer,Size,Stream";
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 
 pub(crate) fn is_header(line: &[u8]) -> bool {

@@ -26,7 +26,12 @@ pub(crate) struct ReportArgs {
     traces: Vec<PathBuf>,
 
     /// Whose rules to replay with, several with commas between them: each gets a run of its own.
-    #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_value = "millpond")]
+    #[arg(
+        long,
+        value_name = "POLICY,...",
+        value_delimiter = ',',
+        default_value = "millpond"
+    )]
     policy: Vec<PolicyChoice>,
 
     /// The page to write.

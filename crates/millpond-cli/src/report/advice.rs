@@ -116,10 +116,11 @@ fn hold(report: &Report, row: &StreamRow) -> Option<(Weight, Finding)> {
         return None;
     }
     let what = format!(
-        "Stream {} holds up to {} of other streams' blocks after those are done with them, for up \
-         to {:.1} ms",
+        "Stream {} holds up to {} of other streams' blocks after those are done with them ({:.2} \
+         times what is live at most), for up to {:.1} ms",
         row.name,
-        share(row.peak_held, report.peak_live),
+        ByteSize(row.peak_held),
+        row.peak_held as f64 / report.peak_live.max(1) as f64,
         row.longest_hold_ns as f64 / 1e6,
     );
     let advice = "End each use where its last work on that stream is queued (`use_ended`, or an \
@@ -180,7 +181,7 @@ fn spike(report: &Report) -> Option<(Weight, Finding)> {
     );
     let first = peak.rows.first();
     let made_of = first.map_or_else(String::new, |row| {
-        format!(", most of it {} × {}", row.count, row.what)
+        format!("; the largest part of it is {}", row.describe())
     });
     let advice = format!(
         "The largest step decides how much memory the job needs: split it, or order it so that less \
@@ -223,9 +224,8 @@ fn late_calls(report: &Report) -> Option<(Weight, Finding)> {
 fn biggest(report: &Report) -> Option<(Weight, Finding)> {
     let row = report.peak.rows.first()?;
     let what = format!(
-        "At the peak, {} × {} take {}; {} are live through nearly all of the job",
-        row.count,
-        row.what,
+        "At the peak, {} take {}; {} are live through nearly all of the job",
+        row.describe(),
         share(row.bytes, report.peak.live),
         share(report.peak.always, report.peak.live),
     );

@@ -22,7 +22,7 @@ const count = (n) => Math.round(n).toLocaleString("en");
 
 // A round step that cuts a range into a few parts; for bytes in powers of two.
 function step(most, binary) {
-  const raw = most / 4 || 1;
+  const raw = most / 5 || 1;
   if (binary) return Math.pow(2, Math.ceil(Math.log2(raw)));
   const power = Math.pow(10, Math.floor(Math.log10(raw)));
   return [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
@@ -58,6 +58,7 @@ class Chart {
   draw(spec) {
     this.spec = spec;
     const { pen, width, height } = prepare(this.canvas);
+    if (width === 0 || height === 0) return;
     const { layers = [], lines = [], bars = [], moments, show, axis } = spec;
     const stacked = new Float64Array(moments);
     for (const layer of [...layers, ...bars]) layer.values.forEach((v, i) => { stacked[i] += v; });

@@ -199,7 +199,11 @@ impl<'a, T: Addressed> Present<'a, T> {
 
     /// Those that are there, by address.
     fn sorted(&self) -> Vec<&'a T> {
-        let mut here: Vec<&T> = self.here.iter().map(|&n| &self.things[n as usize]).collect();
+        let mut here: Vec<&T> = self
+            .here
+            .iter()
+            .map(|&n| &self.things[n as usize])
+            .collect();
         here.sort_unstable_by_key(|thing| thing.address());
         here
     }
@@ -317,11 +321,15 @@ impl<'a> Sight<'a> {
             }
         };
         for band in &self.bands {
-            spread(band.address, band.size, &mut |cell, bytes| mapped[cell] += bytes);
+            spread(band.address, band.size, &mut |cell, bytes| {
+                mapped[cell] += bytes
+            });
         }
         for range in &self.elsewhere {
             let size = range.end - range.start;
-            spread(range.start, size, &mut |cell, bytes| elsewhere[cell] += bytes);
+            spread(range.start, size, &mut |cell, bytes| {
+                elsewhere[cell] += bytes
+            });
         }
         for block in &self.blocks {
             let stream = block.stream.saturating_add(1).min(255) as u8;
@@ -335,9 +343,7 @@ impl<'a> Sight<'a> {
         let fill = (0..cells)
             .map(|cell| match mapped[cell] {
                 0 => 0,
-                of => {
-                    1 + share(live[cell], of, 15) + 16 * share(elsewhere[cell], of, 3)
-                }
+                of => 1 + share(live[cell], of, 15) + 16 * share(elsewhere[cell], of, 3),
             })
             .collect();
         (fill, most.into_iter().map(|(_, stream)| stream).collect())

@@ -14,8 +14,8 @@
 
 mod advice;
 mod axis;
-mod growth;
 mod groups;
+mod growth;
 mod holds;
 mod layers;
 mod map;
@@ -96,7 +96,7 @@ impl Report {
             recorded: recorded::Recorded::new(trace, &axis),
             failures: recorded::failures(trace, &axis),
             peak: peak::Peak::new(trace, &axis),
-            largest: peak::largest(trace, &axis),
+            largest: peak::largest(trace),
             growing: growth::growing(trace),
             streams: holds.streams,
             findings: Vec::new(),

@@ -1,7 +1,7 @@
 // The page: what is chosen, and everything that follows from it.
 
 const byId = (id) => document.getElementById(id);
-const state = { report: null, run: 0, layers: 0, moment: 0 };
+const state = { report: null, run: 0, layers: 0, moment: 0, pending: false };
 let reports = [], bytes = null, queued = false;
 
 function element(tag, text, className) {
@@ -84,7 +84,7 @@ function drawCharts() {
   const layers = report.layers[state.layers].values.map((values, i) => ({ values, color: shades[i] }));
   const lines = report.runs.map((other, i) => ({ values: other.reserved, color: i === state.run ? color("reserved") : color("recorded"), width: i === state.run ? 1.8 : 1 }));
   if (report.recorded) lines.push({ values: report.recorded.reserved, color: color("recorded"), dash: [5, 4] });
-  if (report.peak_pending > 0) lines.push({ values: report.live.map((v, i) => v + report.pending[i]), color: color("pending"), dash: [2, 2], width: 1.2 });
+  if (state.pending) lines.push({ values: report.live.map((v, i) => v + report.pending[i]), color: color("pending"), dash: [2, 2], width: 1.2 });
   const common = { moments, axis };
   charts.memory.draw({ ...common, layers, lines, show: size, binary: true });
   charts.free.draw({ ...common, layers: [{ values: run().free, color: color("free") }], lines: [{ values: run().largest_free, color: color("piece"), width: 1.2 }], show: size, binary: true });
@@ -106,7 +106,7 @@ function drawMoment() {
     if (i !== state.run) items.push({ color: color("recorded"), text: "reserved, " + other.policy, value: size(other.reserved[at]) });
   });
   if (report.recorded) items.push({ color: color("recorded"), text: "reserved, as recorded (dashed)", value: size(report.recorded.reserved[at]) });
-  if (report.peak_pending > 0) items.push({ color: color("pending"), text: "with what is freed and not complete (dotted)", value: size(report.live[at] + report.pending[at]) });
+  if (state.pending) items.push({ color: color("pending"), text: "with what is freed and not complete (dotted)", value: size(report.live[at] + report.pending[at]) });
   legend(byId("memory-legend"), items);
   const free = run().free[at], piece = run().largest_free[at];
   legend(byId("free-legend"), [
@@ -119,12 +119,18 @@ function drawMoment() {
   drawHere();
 }
 
+// Adds the column of call sites, where there are any.
+function withSites(cells, site) {
+  if (!state.report.layers.some((layers) => layers.by === "call site")) return cells;
+  return [...cells, site === undefined ? ["call site", "wide"] : site || "not recorded"];
+}
+
 function drawHere() {
   const { at_ns, timed } = state.report.axis, found = map.blocks(state.moment).slice(0, 8);
   const when = (moment) => timed ? duration(at_ns[Math.min(moment, at_ns.length - 1)]) : "step " + count(state.report.axis.at_step[Math.min(moment, at_ns.length - 1)]);
   byId("here").replaceChildren(table(
-    [["size", "n"], ["address"], ["stream"], ["there from about", "n"], ["to about", "n"], ["call site", "wide"]],
-    found.map((b) => [size(b.size), "0x" + b.address.toString(16), b.stream, when(b.from), b.to >= at_ns.length ? "the end" : when(b.to), b.site || "not recorded"])));
+    withSites([["size", "n"], ["address"], ["stream"], ["there from about", "n"], ["to about", "n"]]),
+    found.map((b) => withSites([size(b.size), "0x" + b.address.toString(16), b.stream, when(b.from), b.to >= at_ns.length ? "the end" : when(b.to)], b.site))));
 }
 
 function goTo(moment) {
@@ -150,6 +156,17 @@ function showLayers(number) {
   choices(byId("layers"), state.report.layers.map((l) => "by " + l.by), number, showLayers);
   drawCharts();
   goTo(state.moment);
+}
+
+// Whether the line of freed and not yet complete memory is drawn: it may be far above all else.
+function showPending(on) {
+  state.pending = on && state.report.peak_pending > 0;
+  const box = byId("pending");
+  choices(box, state.report.peak_pending > 0 ? ["live alone", "with pending"] : [], state.pending ? 1 : 0, (i) => {
+    showPending(i === 1);
+    drawCharts();
+    goTo(state.moment);
+  });
 }
 
 function showMapBy(number) {
@@ -211,8 +228,8 @@ function tables() {
   section("streams", "Streams", "Held: what other streams were done with, and this one was not.",
     table([["stream"], ["blocks", "n"], ["live at most", "n"], ["others' blocks used", "n"], ["held at most", "n"], ["longest hold", "n"], ["GiB · s held", "n"]],
       streams.map((s) => [s.name, count(s.blocks), size(s.peak_live), count(s.foreign_blocks), size(s.peak_held), duration(s.longest_hold_ns), (s.held_byte_seconds / 1073741824).toFixed(3)])));
-  section("largest", "Largest blocks", "", table([["block", "n"], ["size", "n"], ["stream"], ["from", "n"], ["to", "n"], ["call site", "wide"]],
-    report.largest.map((b) => [count(b.block), size(b.size), b.stream, duration(b.from_ns), b.to_ns === null ? "never freed" : duration(b.to_ns), b.what || "not recorded"])));
+  section("largest", "Largest blocks", "", table(withSites([["size", "n"], ["stream"], ["blocks", "n"], ["never freed", "n"], ["first allocated", "n"], ["longest life", "n"]]),
+    report.largest.map((b) => withSites([size(b.size), b.stream, count(b.count), count(b.kept), duration(b.first_ns), duration(b.longest_ns)], b.what || ""))));
   const notes = element("ul");
   for (const f of report.failures) notes.append(element("li", "A request of " + size(f.size) + " failed when it was recorded: " + size(f.live) + " were live, " + size(f.reserved) + " reserved" + (f.device_free === null ? "" : ", " + size(f.device_free) + " free on the device")));
   for (const note of report.notes) notes.append(element("li", note));
@@ -235,14 +252,11 @@ function showReport(number) {
   }));
   byId("main").hidden = false;
   byId("slider").max = report.live.length - 1;
-  showLayers0();
+  showPending(report.peak_pending < 2 * report.peak_live);
+  choices(byId("layers"), report.layers.map((l) => "by " + l.by), 0, showLayers);
   showRun(0);
   showMapBy(0);
   tables();
-}
-
-function showLayers0() {
-  choices(byId("layers"), state.report.layers.map((l) => "by " + l.by), 0, showLayers);
 }
 
 function redraw() {

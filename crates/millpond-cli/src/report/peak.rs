@@ -12,7 +12,7 @@ use crate::size::ByteSize;
 
 /// Rows of a table.
 const ROWS: usize = 15;
-const LARGEST: usize = 25;
+const LARGEST: usize = 15;
 
 /// A block is as old as the job if it is live for this part of it.
 const WHOLE: (usize, usize) = (4, 5);
@@ -52,15 +52,29 @@ pub(crate) struct Row {
     last_ns: u64,
 }
 
-/// A large block. Times are in nanoseconds.
+/// Large blocks that are alike. Times are in nanoseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Large {
-    block: u32,
     size: u64,
     stream: String,
+    /// The call site, where the recording has it.
     what: Option<String>,
-    from_ns: u64,
-    to_ns: Option<u64>,
+    count: u64,
+    /// Never freed.
+    kept: u64,
+    first_ns: u64,
+    longest_ns: u64,
+}
+
+impl Row {
+    /// For people, in the plural or not.
+    pub(super) fn describe(&self) -> String {
+        let block = if self.count == 1 { "block" } else { "blocks" };
+        match self.what.strip_prefix("blocks") {
+            Some(of_size) => format!("{} {block}{of_size}", self.count),
+            None => format!("{} {block} from {}", self.count, self.what),
+        }
+    }
 }
 
 /// The life of a block, in steps.
@@ -153,28 +167,32 @@ impl Peak {
 }
 
 /// The largest blocks of the whole recording.
-pub(super) fn largest(trace: &Trace, _axis: &Axis) -> Vec<Large> {
-    let lives = lives(trace);
-    let mut order: Vec<u32> = (0..lives.len() as u32).collect();
-    let size = |&block: &u32| Reverse(lives[block as usize].size);
-    if order.len() > LARGEST {
-        order.select_nth_unstable_by_key(LARGEST, |block| (size(block), *block));
-        order.truncate(LARGEST);
-    }
-    order.sort_by_key(|block| (size(block), *block));
+pub(super) fn largest(trace: &Trace) -> Vec<Large> {
+    let end_ns = trace.steps.last().map_or(0, |step| step.host_ns);
     let time = |step: u32| trace.steps[step as usize].host_ns;
-    let large = |block: u32| {
-        let life = lives[block as usize];
-        Large {
-            block,
-            size: life.size,
-            stream: trace.streams[life.stream as usize].clone(),
-            what: trace.site_of(block).map(|site| site.label()),
-            from_ns: time(life.from),
-            to_ns: life.to.map(time),
-        }
-    };
-    order.into_iter().map(large).collect()
+    let mut alike: HashMap<(Reverse<u64>, u32, Option<u32>), Large> = HashMap::new();
+    for (block, life) in lives(trace).into_iter().enumerate() {
+        let site = trace.block_sites.get(block).copied().flatten();
+        let large = alike
+            .entry((Reverse(life.size), life.stream, site))
+            .or_insert_with(|| Large {
+                size: life.size,
+                stream: trace.streams[life.stream as usize].clone(),
+                what: trace.site_of(block as u32).map(|site| site.label()),
+                count: 0,
+                kept: 0,
+                first_ns: time(life.from),
+                longest_ns: 0,
+            });
+        large.count += 1;
+        large.kept += u64::from(life.to.is_none());
+        let duration = life.to.map_or(end_ns, time) - time(life.from);
+        large.longest_ns = large.longest_ns.max(duration);
+    }
+    let mut alike: Vec<_> = alike.into_iter().collect();
+    alike.sort_by_key(|(key, _)| *key);
+    alike.truncate(LARGEST);
+    alike.into_iter().map(|(_, large)| large).collect()
 }
 
 /// How much of a whole, for people.
