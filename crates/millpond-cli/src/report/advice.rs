@@ -38,8 +38,8 @@ pub(super) fn findings(report: &Report) -> Vec<Finding> {
     found.extend(failure(report));
     found.extend(report.growing.first().map(|first| leak(report, first)));
     found.extend(report.streams.first().and_then(|row| hold(report, row)));
-    found.extend(recorded(report));
-    found.extend(policy(report));
+    // Of two that say the same, the one about the policies that were asked for.
+    found.extend(policy(report).or_else(|| recorded(report)));
     found.extend(spike(report));
     found.extend(pending(report));
     found.extend(late_calls(report));
@@ -164,7 +164,7 @@ fn policy(report: &Report) -> Option<(Weight, Finding)> {
         ByteSize(least.peak_reserved),
         ByteSize(report.peak_live),
     );
-    let advice = format!("Use {}.", least.policy);
+    let advice = format!("Use {}: it needs {} less.", least.policy, ByteSize(saved));
     Some((Weight::Costly, finding(what, &advice, saved)))
 }
 

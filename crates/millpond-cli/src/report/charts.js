@@ -114,6 +114,15 @@ class Chart {
       pen.stroke();
     }
     pen.setLineDash([]);
+    // Names at the right end, each in a line of its own.
+    pen.textAlign = "right";
+    pen.textBaseline = "alphabetic";
+    let above = Infinity;
+    for (const line of lines.filter((l) => l.label).sort((a, b) => a.values.at(-1) - b.values.at(-1))) {
+      above = Math.max(TOP + 10, Math.min(y(line.values.at(-1)) - 5, above - 14));
+      pen.fillStyle = line.color;
+      pen.fillText(line.label, right - 4, above);
+    }
     this.kept = document.createElement("canvas");
     this.kept.width = this.canvas.width;
     this.kept.height = this.canvas.height;

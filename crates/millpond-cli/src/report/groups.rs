@@ -119,7 +119,7 @@ impl Group {
                         || "no call site".to_owned(),
                         |site| labels[site as usize].clone(),
                     )),
-                    Grouping::Stream => Key::Stream(trace.streams[stream as usize].clone()),
+                    Grouping::Stream => Key::Stream(stream_name(&trace.streams[stream as usize])),
                     Grouping::Size => Key::Size(size),
                 };
                 *numbers.entry(key.clone()).or_insert_with(|| {
@@ -130,6 +130,19 @@ impl Group {
             group.of_block.push(number);
         }
         group
+    }
+}
+
+/// A stream's name in one form for all formats: small numbers in decimal, handles in hexadecimal.
+fn stream_name(recorded: &str) -> String {
+    let handle = match recorded.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => recorded.parse(),
+    };
+    match handle {
+        Ok(small) if small < 4096 => small.to_string(),
+        Ok(handle) => format!("{handle:#x}"),
+        Err(_) => recorded.to_owned(),
     }
 }
 

@@ -300,7 +300,8 @@ impl<'a> Sight<'a> {
         }
         Free {
             bytes: memory.saturating_sub(live),
-            largest,
+            // The same memory may be mapped twice side by side.
+            largest: largest.min(memory.saturating_sub(live)),
         }
     }
 

@@ -82,8 +82,8 @@ function axisMarks(report) {
 function drawCharts() {
   const report = state.report, shades = layerColors(), moments = report.live.length, axis = axisMarks(report);
   const layers = report.layers[state.layers].values.map((values, i) => ({ values, color: shades[i] }));
-  const lines = report.runs.map((other, i) => ({ values: other.reserved, color: i === state.run ? color("reserved") : color("recorded"), width: i === state.run ? 1.8 : 1 }));
-  if (report.recorded) lines.push({ values: report.recorded.reserved, color: color("recorded"), dash: [5, 4] });
+  const lines = report.runs.map((other, i) => ({ values: other.reserved, color: i === state.run ? color("reserved") : color("recorded"), width: i === state.run ? 1.8 : 1.2, dash: i === state.run ? [] : [7, 3], label: report.runs.length > 1 || report.recorded ? other.policy : "" }));
+  if (report.recorded) lines.push({ values: report.recorded.reserved, color: color("recorded"), dash: [2, 3], label: "as recorded" });
   if (state.pending) lines.push({ values: report.live.map((v, i) => v + report.pending[i]), color: color("pending"), dash: [2, 2], width: 1.2 });
   const common = { moments, axis };
   charts.memory.draw({ ...common, layers, lines, show: size, binary: true });
@@ -105,13 +105,13 @@ function drawMoment() {
   report.runs.forEach((other, i) => {
     if (i !== state.run) items.push({ color: color("recorded"), text: "reserved, " + other.policy, value: size(other.reserved[at]) });
   });
-  if (report.recorded) items.push({ color: color("recorded"), text: "reserved, as recorded (dashed)", value: size(report.recorded.reserved[at]) });
+  if (report.recorded) items.push({ color: color("recorded"), text: "reserved, as recorded", value: size(report.recorded.reserved[at]) });
   if (state.pending) items.push({ color: color("pending"), text: "with what is freed and not complete (dotted)", value: size(report.live[at] + report.pending[at]) });
   legend(byId("memory-legend"), items);
   const free = run().free[at], piece = run().largest_free[at];
   legend(byId("free-legend"), [
     { color: color("free"), text: "free, in all", value: size(free) },
-    { color: color("piece"), text: "largest piece at one address", value: size(piece) },
+    { color: color("piece"), text: "largest piece at one address", value: size(piece) + (free > 0 ? " (" + Math.round(piece / free * 100) + " % of it)" : "") },
   ]);
   const kinds = ["create, allocate", "map, set access", "unmap", "release, free"];
   legend(byId("calls-legend"), kinds.map((text, i) => ({ color: shades[i], text, value: count(run().calls[i][at]) }))
