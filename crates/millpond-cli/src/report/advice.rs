@@ -24,6 +24,9 @@ pub(crate) struct Finding {
     pub(crate) bytes: u64,
 }
 
+/// A rise over less time than this says nothing about an hour, in nanoseconds.
+const PACE: u64 = 1_000_000_000;
+
 /// How much a finding presses; the first one most.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Weight {
@@ -88,7 +91,7 @@ fn failure(report: &Report) -> Option<(Weight, Finding)> {
 }
 
 fn leak(report: &Report, growing: &Growing) -> (Weight, Finding) {
-    let rate = if growing.over_ns > 0 {
+    let rate = if growing.over_ns >= PACE {
         let an_hour = growing.bytes as f64 * 3.6e12 / growing.over_ns as f64;
         format!(", {} an hour at this pace", ByteSize(an_hour as u64))
     } else {
@@ -153,7 +156,7 @@ fn policy(report: &Report) -> Option<(Weight, Finding)> {
     let least = report.runs.iter().min_by_key(|run| run.peak_reserved)?;
     let most = report.runs.iter().max_by_key(|run| run.peak_reserved)?;
     let saved = most.peak_reserved - least.peak_reserved;
-    if saved * 20 < most.peak_reserved {
+    if saved == 0 || saved * 20 < most.peak_reserved {
         return None;
     }
     let what = format!(
@@ -171,7 +174,7 @@ fn policy(report: &Report) -> Option<(Weight, Finding)> {
 fn spike(report: &Report) -> Option<(Weight, Finding)> {
     let peak = &report.peak;
     let above = peak.live.saturating_sub(peak.usual);
-    if above * 10 < peak.live {
+    if above == 0 || above * 10 < peak.live {
         return None;
     }
     let what = format!(
@@ -224,8 +227,9 @@ fn late_calls(report: &Report) -> Option<(Weight, Finding)> {
 fn biggest(report: &Report) -> Option<(Weight, Finding)> {
     let row = report.peak.rows.first()?;
     let what = format!(
-        "At the peak, {} take {}; {} are live through nearly all of the job",
+        "At the peak, {} {} {}; {} are live through nearly all of the job",
         row.describe(),
+        row.takes(),
         share(row.bytes, report.peak.live),
         share(report.peak.always, report.peak.live),
     );

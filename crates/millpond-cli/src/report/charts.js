@@ -1,5 +1,5 @@
 "use strict";
-// Charts on canvas. A chart is drawn once and kept; moving the cursor only copies it and draws a line.
+// Charts on canvas.
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
@@ -44,7 +44,14 @@ const LEFT = 66, RIGHT = 8, TOP = 8, BOTTOM = 20;
 class Chart {
   constructor(canvas, onPick) {
     this.canvas = canvas;
-    this.kept = null;
+    this.x = null;
+    const frame = document.createElement("div");
+    this.line = document.createElement("i");
+    frame.className = "frame";
+    this.line.className = "cursor";
+    this.line.style.top = TOP + "px";
+    canvas.replaceWith(frame);
+    frame.append(canvas, this.line);
     const pick = (event) => {
       if (event.buttons !== 1 && event.type !== "pointerdown") return;
       const box = canvas.getBoundingClientRect();
@@ -121,29 +128,19 @@ class Chart {
     for (const line of lines.filter((l) => l.label).sort((a, b) => a.values.at(-1) - b.values.at(-1))) {
       above = Math.max(TOP + 10, Math.min(y(line.values.at(-1)) - 5, above - 14));
       pen.fillStyle = line.color;
+      pen.strokeStyle = color("card");
+      pen.lineWidth = 4;
+      pen.strokeText(line.label, right - 4, above);
       pen.fillText(line.label, right - 4, above);
     }
-    this.kept = document.createElement("canvas");
-    this.kept.width = this.canvas.width;
-    this.kept.height = this.canvas.height;
-    this.kept.getContext("2d").drawImage(this.canvas, 0, 0);
     this.x = x;
     this.bottom = bottom;
   }
 
+  // The cursor is an element of its own above the canvas, so that moving it draws nothing anew.
   cursor(moment) {
-    if (!this.kept) return;
-    const pen = this.canvas.getContext("2d");
-    pen.save();
-    pen.setTransform(1, 0, 0, 1, 0, 0);
-    pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
-    pen.drawImage(this.kept, 0, 0);
-    pen.restore();
-    pen.strokeStyle = color("accent");
-    pen.lineWidth = 1.5;
-    pen.beginPath();
-    pen.moveTo(this.x(moment), TOP);
-    pen.lineTo(this.x(moment), this.bottom);
-    pen.stroke();
+    if (!this.x) return;
+    this.line.style.transform = "translateX(" + (this.x(moment) - 1) + "px)";
+    this.line.style.height = this.bottom - TOP + "px";
   }
 }

@@ -52,18 +52,23 @@ class MemoryMap {
       return other > 0 ? elsewhere : free;
     });
     this.shades = Array.from({ length: 8 }, (_, i) => shades(color("c" + i)));
+    this.shown = [];
   }
 
   draw(moment) {
-    const { pen, width, height } = this.size;
+    const { pen, width } = this.size;
     const { cells, fill, stream } = this.data;
     this.moment = moment;
-    pen.clearRect(0, 0, width, height);
     const wide = width / COLUMNS, from = moment * cells;
     for (let cell = 0; cell < cells; cell += 1) {
       const hue = this.by === "stream" && stream[from + cell] > 0 ? (stream[from + cell] - 1) % 8 : 0;
-      pen.fillStyle = this.shades[hue][fill[from + cell]];
-      pen.fillRect(cell % COLUMNS * wide, Math.floor(cell / COLUMNS) * this.high, wide - .5, this.high - 1);
+      const shade = this.shades[hue][fill[from + cell]];
+      if (this.shown[cell] === shade) continue;
+      this.shown[cell] = shade;
+      // Whole pixels, so that what was there before is covered.
+      const column = cell % COLUMNS, left = Math.round(column * wide);
+      pen.fillStyle = shade;
+      pen.fillRect(left, Math.floor(cell / COLUMNS) * this.high, Math.round((column + 1) * wide) - left - 1, this.high - 1);
     }
   }
 

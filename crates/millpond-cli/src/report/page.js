@@ -97,7 +97,7 @@ function drawMoment() {
   for (const chart of Object.values(charts)) chart.cursor(at);
   map.draw(at);
   const { at_ns, at_step, timed } = report.axis;
-  byId("moment").textContent = (timed ? duration(at_ns[at]) + " after the begin, " : "") + "step " + count(at_step[at]) +
+  byId("moment").textContent = (timed ? duration(at_ns[at]) + " after the start, " : "") + "step " + count(at_step[at]) +
     ": " + size(report.live[at]) + " live, " + size(run().reserved[at]) + " reserved";
   const layers = report.layers[state.layers];
   const items = layers.labels.map((text, i) => ({ color: shades[i], text, value: size(layers.values[i][at]) }));

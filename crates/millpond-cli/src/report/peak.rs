@@ -67,6 +67,11 @@ pub(super) struct Large {
 }
 
 impl Row {
+    /// `take` or `takes`.
+    pub(super) fn takes(&self) -> &'static str {
+        if self.count == 1 { "takes" } else { "take" }
+    }
+
     /// For people, in the plural or not.
     pub(super) fn describe(&self) -> String {
         let block = if self.count == 1 { "block" } else { "blocks" };

@@ -1,5 +1,7 @@
 //! A headless Chromium, spoken to by the DevTools protocol through two pipes.
 
+#![allow(unreachable_pub, reason = "each test program uses a part of it")]
+
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
