@@ -34,6 +34,10 @@ pub(crate) struct ReportArgs {
     )]
     policy: Vec<PolicyChoice>,
 
+    /// The most memory that an allocator may take in a replay: does the job fit?
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<ByteSize>,
+
     /// The page to write.
     #[arg(short, long, value_name = "FILE.html", default_value = "report.html")]
     output: PathBuf,
@@ -49,6 +53,8 @@ Examples:
       Everything about one job.
   millpond report --policy millpond,caching,expandable traces/gnn_sampled.csv.gz
       The same job with three allocators, side by side.
+  millpond report --limit 4500MiB --policy caching,millpond traces/gnn_sampled.csv.gz
+      Does it fit, and why not?
   millpond report traces/*.ordered.csv.gz
       Several jobs on one page.
 
@@ -63,7 +69,7 @@ Exit code: 0 if the page was written, 1 if not, 2 if the arguments are wrong.";
 pub(crate) fn run(args: &ReportArgs) -> ExitCode {
     let mut reports = Vec::new();
     for path in &args.traces {
-        match look_at(path, &args.policy) {
+        match look_at(path, args) {
             Ok(report) => reports.push(report),
             Err(error) => {
                 complain(path, error);
@@ -93,9 +99,9 @@ pub(crate) fn run(args: &ReportArgs) -> ExitCode {
     }
 }
 
-fn look_at(path: &Path, policies: &[PolicyChoice]) -> Result<Report, ReplayError> {
+fn look_at(path: &Path, args: &ReportArgs) -> Result<Report, ReplayError> {
     let trace = millpond_trace::read_path(path)?;
-    Report::new(&trace, policies)
+    Report::new(&trace, &args.policy, args.limit.map(|size| size.0))
 }
 
 fn tell(report: &Report, out: &mut dyn Write) -> io::Result<()> {

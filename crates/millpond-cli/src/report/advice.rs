@@ -9,6 +9,7 @@ use super::Report;
 use super::growth::Growing;
 use super::holds::StreamRow;
 use super::peak::share;
+use super::run::Run;
 use crate::size::ByteSize;
 
 /// Findings on a page.
@@ -82,12 +83,34 @@ fn failure(report: &Report) -> Option<(Weight, Finding)> {
         return Some((Weight::Wrong, finding(what, advice, failed.size)));
     }
     let run = report.runs.iter().find(|run| run.failed_allocations > 0)?;
-    let what = format!(
-        "{} allocations fail in the replay with {} on a device of 141 GB",
-        run.failed_allocations, run.policy
+    let room = report.limit.map_or_else(
+        || "a device of 141 GB".to_owned(),
+        |limit| format!("{}", ByteSize(limit)),
     );
-    let advice = "Less has to be live at one time: see what the peak is made of.";
-    Some((Weight::Wrong, finding(what, advice, report.peak_live)))
+    let what = format!(
+        "Out of memory: {} allocations fail in {room} with {}; if none failed, {} would be live at most",
+        run.failed_allocations,
+        run.policy,
+        ByteSize(report.peak_live),
+    );
+    let completes = completed(report).min_by_key(|run| run.peak_reserved);
+    let advice = completes.map_or_else(
+        || "Less has to be live at one time: see what the peak is made of.".to_owned(),
+        |run| {
+            let reserved = ByteSize(run.peak_reserved);
+            format!(
+                "The free memory lay in pieces. With {} nothing fails, in {reserved}.",
+                run.policy
+            )
+        },
+    );
+    Some((Weight::Wrong, finding(what, &advice, report.peak_live)))
+}
+
+/// Runs that can be compared: one in which allocations fail needs less because of it.
+fn completed(report: &Report) -> impl Iterator<Item = &Run> {
+    let runs = report.runs.iter();
+    runs.filter(|run| run.failed_allocations == 0)
 }
 
 fn leak(report: &Report, growing: &Growing) -> (Weight, Finding) {
@@ -133,7 +156,7 @@ fn hold(report: &Report, row: &StreamRow) -> Option<(Weight, Finding)> {
 
 fn recorded(report: &Report) -> Option<(Weight, Finding)> {
     let recorded = report.recorded.as_ref()?;
-    let best = report.runs.iter().min_by_key(|run| run.peak_reserved)?;
+    let best = completed(report).min_by_key(|run| run.peak_reserved)?;
     let saved = recorded.peak_reserved.checked_sub(best.peak_reserved)?;
     if saved * 10 < recorded.peak_reserved {
         return None;
@@ -153,8 +176,8 @@ fn recorded(report: &Report) -> Option<(Weight, Finding)> {
 }
 
 fn policy(report: &Report) -> Option<(Weight, Finding)> {
-    let least = report.runs.iter().min_by_key(|run| run.peak_reserved)?;
-    let most = report.runs.iter().max_by_key(|run| run.peak_reserved)?;
+    let least = completed(report).min_by_key(|run| run.peak_reserved)?;
+    let most = completed(report).max_by_key(|run| run.peak_reserved)?;
     let saved = most.peak_reserved - least.peak_reserved;
     if saved == 0 || saved * 20 < most.peak_reserved {
         return None;

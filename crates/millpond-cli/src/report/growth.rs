@@ -2,8 +2,8 @@
 //!
 //! The recording is cut into windows of equal steps. What a group never falls below in a window is
 //! its *floor* there. Work that comes again and again leaves the floor where it is, however high it
-//! reaches; a leak lifts it from window to window. The first window does not count, for a job
-//! sets itself up there.
+//! reaches; a leak lifts it from window to window. The first and the last window do not count, for a
+//! job sets itself up in the one, and clears up in the other.
 //!
 //! # Invariants
 //!
@@ -17,7 +17,7 @@ use super::groups::{Group, Grouping};
 
 const WINDOWS: usize = 10;
 
-/// Windows after the first two in which the floor must have risen.
+/// Counted windows in which the floor must lie above that of the window before.
 const RISES: usize = 5;
 
 /// The rise in bytes that is worth a word: this, and this part of the highest live bytes.
@@ -31,7 +31,7 @@ const ROWS: usize = 10;
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Growing {
     pub(crate) what: String,
-    /// By which its floor rose after the first window, in bytes.
+    /// By which its floor rose over the counted windows, in bytes.
     pub(crate) bytes: u64,
     /// Blocks allocated after the first window and never freed.
     pub(crate) kept_blocks: u64,
@@ -91,7 +91,7 @@ impl Counts {
     }
 
     fn grows(&self, least: u64) -> bool {
-        let counted = &self.floors[1..];
+        let counted = &self.floors[1..WINDOWS - 1];
         let rises = counted.windows(2).filter(|pair| pair[1] > pair[0]).count();
         let falls = counted.windows(2).any(|pair| pair[1] < pair[0]);
         let rise = self.rise();
@@ -99,7 +99,7 @@ impl Counts {
     }
 
     fn rise(&self) -> u64 {
-        self.floors[WINDOWS - 1].saturating_sub(self.floors[1])
+        self.floors[WINDOWS - 2].saturating_sub(self.floors[1])
     }
 }
 
@@ -139,8 +139,8 @@ fn of(trace: &Trace, grouping: Grouping, precise: bool) -> Vec<Growing> {
         }
     }
     let least = LEAST.max(trace.peak_live_bytes() / LEAST_PART);
-    let begin = trace.steps[steps / WINDOWS].host_ns;
-    let over_ns = trace.steps[steps - 1].host_ns - begin;
+    let begins = |window: usize| trace.steps[steps * window / WINDOWS].host_ns;
+    let over_ns = begins(WINDOWS - 1) - begins(1);
     let mut found = Vec::new();
     for (key, mut counts) in group.keys.iter().zip(counts) {
         counts.come_to(WINDOWS - 1);

@@ -62,17 +62,24 @@ pub(crate) struct Report {
     pub(crate) streams: Vec<StreamRow>,
     pub(crate) findings: Vec<Finding>,
     pub(crate) runs: Vec<Run>,
+    limit: Option<u64>,
 }
 
 impl Report {
     /// Looks at a recording, and at its replay with each of these policies.
-    pub(crate) fn new(trace: &Trace, policies: &[PolicyChoice]) -> Result<Report, ReplayError> {
+    /// `limit`: bytes that an allocator may take in a replay; without it, everything.
+    pub(crate) fn new(
+        trace: &Trace,
+        policies: &[PolicyChoice],
+        limit: Option<u64>,
+    ) -> Result<Report, ReplayError> {
         let axis = Axis::new(trace);
         let workload = Workload::new(trace.clone(), 1.0);
         let mut runs = Vec::new();
         for &policy in policies {
             let settings = PoolSettings {
                 policy,
+                limit,
                 ..PoolSettings::default()
             };
             let recorder = Arc::new(Recorder::default());
@@ -101,6 +108,7 @@ impl Report {
             streams: holds.streams,
             findings: Vec::new(),
             runs,
+            limit,
         };
         report.findings = advice::findings(&report);
         Ok(report)

@@ -221,7 +221,7 @@ function tables() {
         return [row.what, row.stream, count(row.count), size(row.bytes), share(row.bytes), bar, duration(row.first_ns), duration(row.last_ns)];
       })));
   if (peak.others > 0) byId("peak").append(element("p", "and " + count(peak.others) + " smaller groups", "quiet"));
-  section("growing", "Suspected leaks", "Groups of blocks whose lowest level rises from tenth to tenth of the job, and never falls.",
+  section("growing", "Suspected leaks", "Groups of blocks whose lowest level rises from tenth to tenth of the job, and never falls; the first and the last tenth do not count.",
     report.growing.length === 0 ? element("p", "None.") :
       table([["what", "wide"], ["grew by", "n"], ["never freed", "n"], ["blocks", "n"], ["lowest level in each tenth", "wide"]],
         report.growing.map((g) => [g.what, size(g.bytes), size(g.kept_bytes), count(g.kept_blocks), g.floors.map(size).join(" → ")])));
