@@ -32,13 +32,14 @@ pub(super) struct Segments {
 
 impl Segments {
     pub(super) fn new(checked: &Checked<'_>) -> Segments {
-        if checked.recorded && !checked.trace.reserved.is_empty() {
-            if let Some(last) = carried(checked) {
-                return Segments {
-                    last: last.list(),
-                    carried: true,
-                };
-            }
+        if checked.recorded
+            && !checked.trace.reserved.is_empty()
+            && let Some(last) = carried(checked)
+        {
+            return Segments {
+                last: last.list(),
+                carried: true,
+            };
         }
         let blocks = checked.addresses.iter().zip(&checked.sizes);
         let mut ranges: Vec<(u64, u64)> = blocks.map(|(&at, &size)| (at, taken(size))).collect();
