@@ -190,6 +190,18 @@ fn an_empty_recording_has_a_page_too() {
 }
 
 #[test]
+fn sizes_beyond_every_device_do_no_harm() {
+    let size = u64::MAX / 2;
+    let said = first_line(&format!(
+        "op,block,size,stream,event,host_us,device_us\nalloc,0,{size},0,,0,\nalloc,1,{size},0,,1,\n\
+         use,1,{size},9,,1,\nuse_end,1,{size},9,,2,99\nfree,1,{size},0,,2,50\n\
+         alloc,2,{size},0,,3,\nfree,2,{size},0,,4,60\nfree,0,{size},0,,5,70\n"
+    ));
+    let expected = "job: Out of memory: 3 allocations fail in a device of 141 GB with millpond";
+    assert!(said.starts_with(expected), "{said}");
+}
+
+#[test]
 fn what_cannot_be_read_or_written_is_said() {
     let (_folder, _page, output) = report(&[], &[PathBuf::from("nowhere.csv")]);
     assert_eq!(output.status.code(), Some(1));

@@ -161,3 +161,40 @@ fn snapshots_keep_the_rules_of_the_viewer() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
 }
+
+#[test]
+fn blocks_without_room_for_their_addresses_are_refused() {
+    let size = u64::MAX / 2;
+    let text = format!(
+        "op,block,size,stream,event,host_us,device_us\nalloc,0,{size},0,,0,\nalloc,1,{size},0,,1,\n\
+         free,0,{size},0,,2,\n"
+    );
+    let trace = read_back(text.as_bytes());
+    for format in [Format::EventCsv, Format::RmmLog, Format::PytorchSnapshot] {
+        let error = write(&trace, format, &mut Vec::new()).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{format}");
+    }
+    written(&trace, Format::OrderedCsv);
+}
+
+/// An expandable segment grows, shrinks and is there from before; two of its ranges touch.
+#[test]
+fn expandable_segments_are_put_together() {
+    let text = "action,addr,size,stream,time_us\nsegment_map,4096000,2048,0,1\n\
+                alloc,4096000,2000,0,2\nsegment_map,4098048,2048,0,3\nalloc,4098048,2048,0,4\n\
+                segment_unmap,8192000,4096,0,5\nfree_requested,4096000,2000,0,6\n\
+                segment_unmap,4096000,2048,0,7\n";
+    let trace = read_back(text.as_bytes());
+    let (bytes, lost) = written(&trace, Format::PytorchSnapshot);
+    assert_eq!(lost, [""; 0]);
+    let again = read_back(&bytes);
+    let changes = |trace: &Trace| -> Vec<_> {
+        let known = trace.reserved.iter().filter(|r| r.address.is_some());
+        known
+            .map(|r| (r.step, r.action, r.bytes, r.address))
+            .collect()
+    };
+    assert_eq!(changes(&again), changes(&trace));
+    // 4096 from before, and two times 2048.
+    assert_eq!(again.recorded_peak_reserved_bytes(), Some(8192));
+}

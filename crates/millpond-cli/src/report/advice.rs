@@ -138,7 +138,7 @@ fn leak(report: &Report, growing: &Growing) -> (Weight, Finding) {
 }
 
 fn hold(report: &Report, row: &StreamRow) -> Option<(Weight, Finding)> {
-    if row.peak_held * 20 < report.peak_live {
+    if row.peak_held == 0 || row.peak_held < report.peak_live / 20 {
         return None;
     }
     let what = format!(
@@ -158,7 +158,7 @@ fn recorded(report: &Report) -> Option<(Weight, Finding)> {
     let recorded = report.recorded.as_ref()?;
     let best = completed(report).min_by_key(|run| run.peak_reserved)?;
     let saved = recorded.peak_reserved.checked_sub(best.peak_reserved)?;
-    if saved * 10 < recorded.peak_reserved {
+    if saved == 0 || saved < recorded.peak_reserved / 10 {
         return None;
     }
     let what = format!(
@@ -179,7 +179,7 @@ fn policy(report: &Report) -> Option<(Weight, Finding)> {
     let least = completed(report).min_by_key(|run| run.peak_reserved)?;
     let most = completed(report).max_by_key(|run| run.peak_reserved)?;
     let saved = most.peak_reserved - least.peak_reserved;
-    if saved == 0 || saved * 20 < most.peak_reserved {
+    if saved == 0 || saved < most.peak_reserved / 20 {
         return None;
     }
     let what = format!(
@@ -197,7 +197,7 @@ fn policy(report: &Report) -> Option<(Weight, Finding)> {
 fn spike(report: &Report) -> Option<(Weight, Finding)> {
     let peak = &report.peak;
     let above = peak.live.saturating_sub(peak.usual);
-    if above == 0 || above * 10 < peak.live {
+    if above == 0 || above < peak.live / 10 {
         return None;
     }
     let what = format!(

@@ -106,7 +106,7 @@ impl Axis {
         } else {
             (step as u64, self.steps as u64)
         };
-        let part = u128::from(at) * MOMENTS as u128 / u128::from(of + 1);
+        let part = u128::from(at) * MOMENTS as u128 / (u128::from(of) + 1);
         (part as usize).min(MOMENTS - 1)
     }
 

@@ -72,7 +72,7 @@ impl Holds {
                 && end <= step.host_ns
             {
                 waiting.pop();
-                now_pending -= size;
+                now_pending = now_pending.saturating_sub(size);
             }
             match step.op {
                 Op::Alloc { size, stream, .. } => {
@@ -121,7 +121,7 @@ impl Holds {
                     let last = last.max(own).unwrap_or(0);
                     if last > step.host_ns {
                         waiting.push(Reverse((last, size)));
-                        now_pending += size;
+                        now_pending = now_pending.saturating_add(size);
                         peak_pending = peak_pending.max(now_pending);
                     }
                 }
@@ -163,10 +163,10 @@ fn hold(rows: &mut [StreamRow], holds: &[Hold]) {
     for (_, begins, stream, size) in changes {
         let (row, held) = (&mut rows[stream as usize], &mut held[stream as usize]);
         if begins {
-            *held += size;
+            *held = held.saturating_add(size);
             row.peak_held = row.peak_held.max(*held);
         } else {
-            *held -= size;
+            *held = held.saturating_sub(size);
         }
     }
 }

@@ -69,7 +69,7 @@ pub(super) struct Free {
 impl Map {
     /// `numbered`: the blocks come in the order of the recording's, none is missing.
     pub(super) fn new(
-        recording: Recording,
+        recording: &Recording,
         axis: &Axis,
         trace: &Trace,
         numbered: bool,
@@ -98,7 +98,7 @@ impl Map {
         for moment in &axis.moments {
             bands.come_to(moment.operations);
             blocks.come_to(moment.operations);
-            let sight = Sight::new(&recording, bands.sorted(), blocks.sorted());
+            let sight = Sight::new(bands.sorted(), blocks.sorted());
             free.push(sight.free());
             let (fill, stream) = sight.cells(&places, cells, cell_bytes);
             map.fill.extend(fill);
@@ -234,7 +234,7 @@ struct Sight<'a> {
 }
 
 impl<'a> Sight<'a> {
-    fn new(_recording: &Recording, bands: Vec<&'a Band>, blocks: Vec<&'a Block>) -> Sight<'a> {
+    fn new(bands: Vec<&'a Band>, blocks: Vec<&'a Block>) -> Sight<'a> {
         let mut mappings: HashMap<usize, Vec<&Band>> = HashMap::new();
         for &band in &bands {
             mappings.entry(band.memory).or_default().push(band);
@@ -323,13 +323,13 @@ impl<'a> Sight<'a> {
         };
         for band in &self.bands {
             spread(band.address, band.size, &mut |cell, bytes| {
-                mapped[cell] += bytes
+                mapped[cell] += bytes;
             });
         }
         for range in &self.elsewhere {
             let size = range.end - range.start;
             spread(range.start, size, &mut |cell, bytes| {
-                elsewhere[cell] += bytes
+                elsewhere[cell] += bytes;
             });
         }
         for block in &self.blocks {

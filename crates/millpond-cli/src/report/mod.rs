@@ -84,7 +84,7 @@ impl Report {
             };
             let recorder = Arc::new(Recorder::default());
             let outcome = record(&workload, settings, &recorder)?;
-            runs.push(Run::new(&outcome, recorder.recording(), &axis, trace));
+            runs.push(Run::new(&outcome, &recorder.recording(), &axis, trace));
         }
         drop(workload);
         let holds = holds::Holds::new(trace, &axis);

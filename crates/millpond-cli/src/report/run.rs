@@ -46,7 +46,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(outcome: &Outcome, recording: Recording, axis: &Axis, trace: &Trace) -> Run {
+    pub(super) fn new(outcome: &Outcome, recording: &Recording, axis: &Axis, trace: &Trace) -> Run {
         let moments = axis.moments.len();
         let mut run = Run {
             policy: outcome.policy,
@@ -65,7 +65,7 @@ impl Run {
             call_us: vec![0.0; moments],
             map: Map::default(),
         };
-        run.count_calls(&recording, axis);
+        run.count_calls(recording, axis);
         let (map, free) = Map::new(recording, axis, trace, outcome.failed_allocations == 0);
         run.map = map;
         for Free { bytes, largest } in free {

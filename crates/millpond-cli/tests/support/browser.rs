@@ -90,22 +90,22 @@ impl Browser {
             events: Vec::new(),
             _folder: folder,
         };
-        let targets = browser.call("Target.getTargets", json!({}));
+        let targets = browser.call("Target.getTargets", &json!({}));
         let targets = targets["targetInfos"].as_array().unwrap();
         let page = targets.iter().find(|t| t["type"] == "page").unwrap();
         let target = page["targetId"].clone();
         let attached = browser.call(
             "Target.attachToTarget",
-            json!({"targetId": target, "flatten": true}),
+            &json!({"targetId": target, "flatten": true}),
         );
         browser.session = Some(attached["sessionId"].as_str().unwrap().to_owned());
         for domain in ["Page", "Runtime", "Network", "Log"] {
-            browser.call(&format!("{domain}.enable"), json!({}));
+            browser.call(&format!("{domain}.enable"), &json!({}));
         }
         browser
     }
 
-    pub fn call(&mut self, method: &str, parameters: Value) -> Value {
+    pub fn call(&mut self, method: &str, parameters: &Value) -> Value {
         self.next += 1;
         let mut request = json!({"id": self.next, "method": method, "params": parameters});
         if let Some(session) = &self.session {
@@ -142,7 +142,7 @@ impl Browser {
     pub fn evaluate(&mut self, script: &str) -> Value {
         let result = self.call(
             "Runtime.evaluate",
-            json!({"expression": script, "awaitPromise": true, "returnByValue": true}),
+            &json!({"expression": script, "awaitPromise": true, "returnByValue": true}),
         );
         assert!(result["exceptionDetails"].is_null(), "{script}: {result}");
         result["result"]["value"].clone()
@@ -152,11 +152,11 @@ impl Browser {
     pub fn open(&mut self, page: &Path, scheme: &str) -> f64 {
         self.call(
             "Emulation.setDeviceMetricsOverride",
-            json!({"width": 1240, "height": 900, "deviceScaleFactor": 1, "mobile": false}),
+            &json!({"width": 1240, "height": 900, "deviceScaleFactor": 1, "mobile": false}),
         );
         self.scheme(scheme);
         let address = format!("file://{}", page.display());
-        self.call("Page.navigate", json!({"url": address}));
+        self.call("Page.navigate", &json!({"url": address}));
         let begun = Instant::now();
         loop {
             let drawn = self.evaluate("document.documentElement?.dataset.drawn ?? ''");
@@ -175,7 +175,10 @@ impl Browser {
     /// `light` or `dark`.
     pub fn scheme(&mut self, scheme: &str) {
         let feature = json!({"name": "prefers-color-scheme", "value": scheme});
-        self.call("Emulation.setEmulatedMedia", json!({"features": [feature]}));
+        self.call(
+            "Emulation.setEmulatedMedia",
+            &json!({"features": [feature]}),
+        );
     }
 
     /// A picture of the upper part of the page.
@@ -183,7 +186,7 @@ impl Browser {
         let clip = json!({"x": 0, "y": 0, "width": 1240, "height": height, "scale": 1});
         let picture = self.call(
             "Page.captureScreenshot",
-            json!({"format": "png", "captureBeyondViewport": true, "clip": clip}),
+            &json!({"format": "png", "captureBeyondViewport": true, "clip": clip}),
         );
         let bytes = STANDARD.decode(picture["data"].as_str().unwrap()).unwrap();
         fs::write(to, bytes).unwrap();

@@ -28,7 +28,8 @@ pub use ordered_csv::write_ordered_csv;
 ///
 /// # Errors
 /// Those of the writer; and [`io::ErrorKind::InvalidInput`] if the trace does not
-/// [hold together](Trace::validate), or the name of a stream is no handle.
+/// [hold together](Trace::validate), the name of a stream is no handle, or its blocks take more than
+/// 2^63 addresses.
 pub fn write(trace: &Trace, format: Format, to: &mut dyn Write) -> io::Result<Vec<String>> {
     match format {
         Format::OrderedCsv => write_ordered_csv(trace, to)?,
@@ -78,7 +79,8 @@ impl<'t> Checked<'t> {
             .iter()
             .filter_map(|step| size(step.op))
             .collect();
-        let (addresses, recorded) = places::of(trace);
+        let (addresses, recorded) = places::of(trace)
+            .ok_or_else(|| invalid("the blocks take more than 2^63 addresses".to_owned()))?;
         Ok(Checked {
             trace,
             handles,

@@ -1,7 +1,7 @@
 //! The addresses that blocks are written with: the recording's own, or else made up.
 //!
 //! # Invariants
-//! - No address is 0, and blocks that are live at one time do not overlap.
+//! - No address is 0 or ends beyond 2^63, and blocks that are live at one time do not overlap.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,13 @@ pub(super) const UNIT: u64 = 512;
 /// Where made-up addresses begin.
 const BEGIN: u64 = 1 << 32;
 
-/// The address of each block, and whether it is the recording's.
-pub(super) fn of(trace: &Trace) -> (Vec<u64>, bool) {
+/// The address of each block, and whether it is the recording's; `None` if the blocks do not fit
+/// into 63 bits of addresses.
+pub(super) fn of(trace: &Trace) -> Option<(Vec<u64>, bool)> {
     if !trace.addresses.is_empty() && hold(trace, &trace.addresses) {
-        return (trace.addresses.clone(), true);
+        return Some((trace.addresses.clone(), true));
     }
-    (made_up(trace), false)
+    Some((made_up(trace)?, false))
 }
 
 /// The bytes that a block takes.
@@ -56,7 +57,7 @@ fn hold(trace: &Trace, addresses: &[u64]) -> bool {
 }
 
 /// Best fit, with free neighbours put together.
-fn made_up(trace: &Trace) -> Vec<u64> {
+fn made_up(trace: &Trace) -> Option<Vec<u64>> {
     let mut addresses: Vec<u64> = Vec::with_capacity(trace.block_count as usize);
     let mut sizes = Vec::with_capacity(trace.block_count as usize);
     let mut by_size: BTreeSet<(u64, u64)> = BTreeSet::new();
@@ -69,7 +70,8 @@ fn made_up(trace: &Trace) -> Vec<u64> {
                 sizes.push(size);
                 let Some(&(hole, at)) = by_size.range((size, 0)..).next() else {
                     addresses.push(end);
-                    end = end.saturating_add(size);
+                    let next = end.checked_add(size);
+                    end = next.filter(|&next| i64::try_from(next).is_ok())?;
                     continue;
                 };
                 by_size.remove(&(hole, at));
@@ -99,5 +101,5 @@ fn made_up(trace: &Trace) -> Vec<u64> {
             _ => {}
         }
     }
-    addresses
+    Some(addresses)
 }
