@@ -189,17 +189,27 @@ pub struct Frame {
 
 impl Site {
     /// The frame that tells most, in a few words: the innermost one of a Python file that is not
-    /// PyTorch's own, or of any Python file, or with a line, or the innermost.
+    /// PyTorch's own, or of any Python file, or of one of PyTorch's operators, or that is not the
+    /// allocator's or the recorder's own.
     pub fn label(&self) -> String {
         let python = |frame: &&Arc<Frame>| frame.file.ends_with(".py");
         let own = |frame: &&Arc<Frame>| python(frame) && !frame.file.contains("/torch/");
-        let named = |frame: &&Arc<Frame>| frame.function.contains("at::native");
+        let operator = |frame: &&Arc<Frame>| frame.function.starts_with("at::native::");
+        let others = |frame: &&Arc<Frame>| {
+            const MACHINERY: [&str; 4] = [
+                "unwind",
+                "CapturedTraceback",
+                "gather_with_cpp",
+                "CachingAllocator",
+            ];
+            !MACHINERY.iter().any(|name| frame.function.contains(name))
+        };
         let frames = || self.frames.iter();
         let chosen = frames()
             .find(own)
             .or_else(|| frames().find(python))
-            .or_else(|| frames().find(|frame| frame.line > 0))
-            .or_else(|| frames().find(named))
+            .or_else(|| frames().find(operator))
+            .or_else(|| frames().find(others))
             .or_else(|| frames().next());
         chosen.map_or_else(|| "no frames".to_owned(), |frame| frame.to_string())
     }
@@ -208,7 +218,8 @@ impl Site {
 /// `train.py:12 forward`; without a line, the function up to its arguments.
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let function = self.function.split(['(', '<']).next().unwrap_or_default();
+        let function = self.function.replace("(anonymous namespace)::", "");
+        let function = function.split(['(', '<']).next().unwrap_or_default();
         if self.line == 0 {
             return f.write_str(function);
         }

@@ -2,11 +2,11 @@
 //!
 //! - [`ordered_csv`], [`event_csv`], [`rmm_log`], [`snapshot`]: one file for each format.
 //! - [`places`]: the addresses that blocks are written with; [`segments`]: what a snapshot says of the
-//!   allocator's own memory; [`losses`]: what a format has no place for.
+//!   allocator's own memory; [`mod@losses`]: what a format has no place for.
 //!
 //! # Invariants
 //! - Read back, a trace has the same steps, sizes, streams and times, as far as the format can carry
-//!   them; whatever it cannot is named by [`losses`].
+//!   them; whatever it cannot is named by [`losses()`].
 
 mod event_csv;
 mod losses;
@@ -24,7 +24,7 @@ pub use losses::losses;
 pub use ordered_csv::write_ordered_csv;
 
 /// Writes a trace in any of the formats, plain; gives what could not be carried, one line for each
-/// thing, as [`losses`] does.
+/// thing, as [`losses()`] does.
 ///
 /// # Errors
 /// Those of the writer; and [`io::ErrorKind::InvalidInput`] if the trace does not
