@@ -105,4 +105,16 @@ impl Layers {
     pub(super) fn is_of_call_sites(&self) -> bool {
         self.by == Grouping::CallSite.title()
     }
+
+    /// Of all layers, at each moment.
+    #[cfg(test)]
+    pub(super) fn sums(&self) -> Vec<u64> {
+        let mut sums = vec![0; self.values.first().map_or(0, Vec::len)];
+        for layer in &self.values {
+            for (sum, bytes) in sums.iter_mut().zip(layer) {
+                *sum += bytes;
+            }
+        }
+        sums
+    }
 }

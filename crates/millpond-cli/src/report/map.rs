@@ -390,3 +390,54 @@ impl LargeBlocks {
         large
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn band(address: u64, memory: usize) -> Band {
+        Band {
+            address: address * MIB,
+            size: 2 * MIB,
+            memory,
+            from: 0,
+            to: 9,
+        }
+    }
+
+    #[test]
+    fn memory_that_is_live_elsewhere_is_neither_live_nor_free_here() {
+        // One memory stands at 100 and at 200 MiB, another one beside it at 102 MiB.
+        let bands = [band(100, 0), band(102, 1), band(200, 0)];
+        let block = Block {
+            address: 100 * MIB,
+            size: MIB,
+            stream: 3,
+            from: 0,
+            to: 9,
+        };
+        let sight = Sight::new(bands.iter().collect(), vec![&block]);
+        assert_eq!(sight.elsewhere, [200 * MIB..201 * MIB]);
+        let free = sight.free();
+        // The rest of the one, and all of the other, side by side.
+        assert_eq!((free.bytes, free.largest), (3 * MIB, 3 * MIB));
+
+        let ranges = merged(&bands);
+        assert_eq!(ranges, [(100 * MIB, 4 * MIB), (200 * MIB, 2 * MIB)]);
+        let (fill, stream) = sight.cells(&Places::new(&ranges), 6, MIB);
+        let (live, free, elsewhere) = (1 + 15, 1, 1 + 16 * 3);
+        assert_eq!(fill, [live, free, free, free, elsewhere, free]);
+        assert_eq!(stream, [4, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_share_is_nothing_only_for_nothing_and_all_only_up_to_all() {
+        assert_eq!(share(0, 100, 15), 0);
+        assert_eq!(share(1, 1_000_000, 15), 1);
+        assert_eq!(share(100, 100, 15), 15);
+        // Two blocks may overlap in one cell of a mapping that ended in it.
+        assert_eq!(share(200, 100, 15), 15);
+    }
+}

@@ -114,3 +114,59 @@ impl Report {
         Ok(report)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use millpond_trace::{JobKind, read_path};
+
+    use super::*;
+
+    /// Live memory, its layers, what is mapped and what is reserved are counted by different parts,
+    /// from the recording or from the device's calls.
+    fn assert_the_parts_agree(trace: &Trace) {
+        let policies: Vec<PolicyChoice> = ["millpond", "caching", "expandable", "cuda-malloc"]
+            .map(|name| name.parse().unwrap())
+            .to_vec();
+        let report = Report::new(trace, &policies, None).unwrap();
+        let name = &report.name;
+        assert_eq!(report.peak_live, trace.peak_live_bytes(), "{name}");
+        assert_eq!(report.live[report.peak.at], report.peak_live, "{name}");
+        for layers in &report.layers {
+            let sums = layers.sums();
+            assert_eq!(sums, report.live, "{name}");
+        }
+        let rows: u64 = report.peak.rows.iter().map(|row| row.bytes).sum();
+        assert!(rows <= report.peak_live, "{name}");
+        for run in &report.runs {
+            let name = format!("{name} with {}", run.policy);
+            assert_eq!(run.failed_allocations, 0, "{name}");
+            let reserved = run.reserved();
+            assert_eq!(reserved.iter().max(), Some(&run.peak_reserved), "{name}");
+            for (at, reserved) in reserved.iter().enumerate() {
+                let mapped = report.live[at] + run.free[at];
+                assert!(
+                    mapped <= *reserved,
+                    "{name}, moment {at}: {mapped}, {reserved}"
+                );
+                assert!(run.largest_free[at] <= run.free[at], "{name}, moment {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_counted_in_different_ways_comes_to_the_same() {
+        for name in [
+            "gnn_sampled.csv.gz",
+            "small_full_context.pickle.gz",
+            "rmm_cupy_log.csv.gz",
+            "fsdp_prefetch.ordered.csv.gz",
+        ] {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let path = path.join("../../traces").join(name);
+            assert_the_parts_agree(&read_path(&path).unwrap());
+        }
+        assert_the_parts_agree(&JobKind::ProducerConsumers.generate(1));
+    }
+}

@@ -115,4 +115,9 @@ impl Run {
     pub(super) fn pack(&mut self, bytes: &mut Vec<u8>) {
         self.map.pack(bytes);
     }
+
+    #[cfg(test)]
+    pub(super) fn reserved(&self) -> &[u64] {
+        &self.reserved
+    }
 }
