@@ -10,7 +10,7 @@ use std::num::NonZeroU64;
 
 use crate::error::{ErrorKind, Position, TraceError};
 use crate::limits::Limits;
-use crate::model::{Format, Op, ReservedAction, ReservedStep, Step, Trace};
+use crate::model::{FailedStep, Format, Op, ReservedAction, ReservedStep, Site, Step, Trace};
 
 /// When something happened: the host's time and, where known, the device's; nanoseconds on the
 /// recording's own clock.
@@ -54,6 +54,12 @@ pub(crate) struct Builder<'l> {
     at: Position,
     steps: Vec<Step>,
     reserved: Vec<ReservedStep>,
+    failures: Vec<FailedStep>,
+    /// The key of each block.
+    keys: Vec<u64>,
+    sites: Vec<Site>,
+    /// Of each block up to the last one that has a site.
+    block_sites: Vec<Option<u32>>,
     streams: Vec<String>,
     stream_index: HashMap<u64, u32>,
     /// The handle asked for last and its index: most lines name the same stream.
@@ -106,6 +112,10 @@ impl<'l> Builder<'l> {
             at: Position::Start,
             steps: Vec::new(),
             reserved: Vec::new(),
+            failures: Vec::new(),
+            keys: Vec::new(),
+            sites: Vec::new(),
+            block_sites: Vec::new(),
             streams: Vec::new(),
             stream_index: HashMap::new(),
             last_stream: None,
@@ -166,6 +176,7 @@ impl<'l> Builder<'l> {
             stream,
         })?;
         self.block_count += 1;
+        self.keys.push(key);
         Ok(())
     }
 
@@ -290,14 +301,46 @@ impl<'l> Builder<'l> {
         &mut self,
         action: ReservedAction,
         bytes: u64,
+        address: Option<u64>,
     ) -> Result<(), TraceError> {
         self.check_steps(self.reserved.len())?;
         self.reserved.push(ReservedStep {
             step: self.steps.len() as u32,
             action,
             bytes,
+            address,
         });
         Ok(())
+    }
+
+    /// The recording allocator could not serve a request.
+    pub(crate) fn failed(
+        &mut self,
+        bytes: u64,
+        device_free: Option<u64>,
+    ) -> Result<(), TraceError> {
+        self.check_steps(self.failures.len())?;
+        self.failures.push(FailedStep {
+            step: self.steps.len() as u32,
+            bytes,
+            device_free,
+        });
+        Ok(())
+    }
+
+    /// Adds a call stack; gives its number.
+    pub(crate) fn site(&mut self, site: Site) -> u32 {
+        self.sites.push(site);
+        // A recording has fewer stacks than values, which are bounded below `u32::MAX`.
+        (self.sites.len() - 1) as u32
+    }
+
+    /// The last block was allocated by this call stack.
+    pub(crate) fn allocated_by(&mut self, site: u32) {
+        self.block_sites.resize(self.block_count as usize, None);
+        if let Some(last) = self.block_sites.last_mut() {
+            *last = Some(site);
+        }
     }
 
     pub(crate) fn finish(mut self, name: &str, format: Format) -> Trace {
@@ -334,6 +377,14 @@ impl<'l> Builder<'l> {
             }
         }
         self.steps.shrink_to_fit();
+        if !self.block_sites.is_empty() {
+            self.block_sites.resize(self.block_count as usize, None);
+        }
+        // An ordered CSV has numbers in place of addresses.
+        let addresses = match format {
+            Format::OrderedCsv => Vec::new(),
+            _ => self.keys,
+        };
         Trace {
             name: name.to_owned(),
             format,
@@ -343,6 +394,10 @@ impl<'l> Builder<'l> {
             event_count: self.events.len() as u32,
             steps: self.steps,
             reserved: self.reserved,
+            failures: self.failures,
+            addresses,
+            sites: self.sites,
+            block_sites: self.block_sites,
             notes: self.notes,
         }
     }

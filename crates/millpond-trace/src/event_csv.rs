@@ -38,6 +38,7 @@ pub(crate) fn read(name: &str, mut lines: Lines<'_>, limits: &Limits) -> Result<
             b"segment_unmap" => ReservedAction::SegmentUnmap,
             b"oom" => {
                 out_of_memory += 1;
+                builder.failed(decimal(size, "size", at)?, None)?;
                 continue;
             }
             b"snapshot" | b"annotate" => continue,
@@ -46,7 +47,8 @@ pub(crate) fn read(name: &str, mut lines: Lines<'_>, limits: &Limits) -> Result<
                 return Err(TraceError::malformed(at, "action", action, expected));
             }
         };
-        builder.reserved(reserved, decimal(size, "size", at)?)?;
+        let (bytes, addr) = (decimal(size, "size", at)?, decimal(addr, "addr", at)?);
+        builder.reserved(reserved, bytes, Some(addr))?;
     }
     if out_of_memory > 0 {
         builder.note(format!(

@@ -14,7 +14,7 @@
 //! # Ok::<(), millpond_trace::TraceError>(())
 //! ```
 //!
-//! And back: [`write_ordered_csv`] writes a trace, and [`JobKind::generate`] makes some that are in no
+//! And back: [`write`](fn@write) writes a trace in any of the formats, [`write_ordered_csv`] in the richest, and [`JobKind::generate`] makes some that are in no
 //! file; [`churn`] is a load without a job.
 //!
 //! # Invariants
@@ -52,8 +52,11 @@ use std::path::Path;
 pub use error::{ErrorKind, Position, TraceError};
 pub use generate::JobKind;
 pub use limits::Limits;
-pub use model::{Format, InvalidTrace, Op, ReservedAction, ReservedStep, Step, Trace, TraceRule};
-pub use write::write_ordered_csv;
+pub use model::{
+    FailedStep, Format, Frame, InvalidTrace, Op, ReservedAction, ReservedStep, Site, Step, Trace,
+    TraceRule,
+};
+pub use write::{losses, write, write_ordered_csv};
 
 use input::{Content, Input};
 

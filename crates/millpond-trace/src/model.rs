@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::num::NonZeroU64;
+use std::sync::Arc;
 
 /// A recording of allocation in host order.
 ///
@@ -19,7 +20,9 @@ use std::num::NonZeroU64;
 /// - Every stream is an index into `streams`.
 /// - `host_ns` never decreases and begins with 0.
 /// - The sizes of the blocks live at one time add up to less than 2^64. A size may be zero.
-/// - `reserved` is ordered by `step`, and no `step` exceeds `steps.len()`.
+/// - `reserved` is ordered by `step`, and no `step` exceeds `steps.len()`; so is `failures`.
+/// - `addresses` and `block_sites` are empty or have an entry for each block; a site is an index into
+///   `sites`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// The file name without `.gz` and then `.csv`, `.pickle`, `.pkl`, `.log` or `.txt`.
@@ -38,6 +41,14 @@ pub struct Trace {
     pub steps: Vec<Step>,
     /// What the recording allocator itself held, for comparison.
     pub reserved: Vec<ReservedStep>,
+    /// Allocations that the recording allocator could not serve.
+    pub failures: Vec<FailedStep>,
+    /// Where the recording allocator had put each block; empty if the recording does not say.
+    pub addresses: Vec<u64>,
+    /// The call stacks that allocated, each once.
+    pub sites: Vec<Site>,
+    /// The call stack that allocated each block; empty if the recording has none.
+    pub block_sites: Vec<Option<u32>>,
     /// What a reader of results should know: what was ignored, rebuilt or adjusted.
     pub notes: Vec<String>,
 }
@@ -143,6 +154,78 @@ pub struct ReservedStep {
     pub action: ReservedAction,
     /// Bytes of device memory got or returned.
     pub bytes: u64,
+    /// Where, if the recording says.
+    pub address: Option<u64>,
+}
+
+/// The recording allocator could not serve a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedStep {
+    /// It happened before `steps[step]`; `steps.len()` for after the last.
+    pub step: u32,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Bytes that were free on the device, if the recording says.
+    pub device_free: Option<u64>,
+}
+
+/// A call stack that allocated.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Site {
+    /// The innermost first.
+    pub frames: Vec<Arc<Frame>>,
+}
+
+/// A place in a program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The file's name, as the recording gives it.
+    pub file: String,
+    /// From 1; 0 where it is not known.
+    pub line: u32,
+    /// The function's name.
+    pub function: String,
+}
+
+impl Site {
+    /// The frame that tells most, in a few words: the innermost one of a Python file that is not
+    /// PyTorch's own, or of any Python file, or of one of PyTorch's operators, or that is not the
+    /// allocator's or the recorder's own.
+    pub fn label(&self) -> String {
+        let python = |frame: &&Arc<Frame>| frame.file.ends_with(".py");
+        let own = |frame: &&Arc<Frame>| python(frame) && !frame.file.contains("/torch/");
+        let operator = |frame: &&Arc<Frame>| frame.function.starts_with("at::native::");
+        let others = |frame: &&Arc<Frame>| {
+            const MACHINERY: [&str; 4] = [
+                "unwind",
+                "CapturedTraceback",
+                "gather_with_cpp",
+                "CachingAllocator",
+            ];
+            !MACHINERY.iter().any(|name| frame.function.contains(name))
+        };
+        let frames = || self.frames.iter();
+        let chosen = frames()
+            .find(own)
+            .or_else(|| frames().find(python))
+            .or_else(|| frames().find(operator))
+            .or_else(|| frames().find(others))
+            .or_else(|| frames().next());
+        chosen.map_or_else(|| "no frames".to_owned(), |frame| frame.to_string())
+    }
+}
+
+/// `train.py:12 forward`; without a line, the function up to its arguments.
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let function = self.function.replace("(anonymous namespace)::", "");
+        let function = function.split(['(', '<']).next().unwrap_or_default();
+        if self.line == 0 {
+            return f.write_str(function);
+        }
+        let file = self.file.rsplit(['/', '\\']).next().unwrap_or_default();
+        write!(f, "{file}:{} {function}", self.line)
+    }
 }
 
 /// What a recording allocator does with device memory.
@@ -203,8 +286,11 @@ pub enum TraceRule {
     #[error("block_count or event_count differs from the steps")]
     WrongCount,
     /// `reserved` is out of order or points outside the steps.
-    #[error("the reserved list is out of order or points outside the steps")]
+    #[error("the reserved or the failed list is out of order or points outside the steps")]
     ReservedOutOfOrder,
+    /// `addresses` or `block_sites` does not fit the blocks.
+    #[error("addresses or sites do not fit the blocks")]
+    WrongPlaces,
 }
 
 impl Trace {
@@ -247,6 +333,12 @@ impl Trace {
         peak
     }
 
+    /// The call stack that allocated a block, if the recording has it.
+    pub fn site_of(&self, block: u32) -> Option<&Site> {
+        let site = (*self.block_sites.get(block as usize)?)?;
+        self.sites.get(site as usize)
+    }
+
     /// Checks every invariant of [`Trace`]; the readers' own results always pass.
     ///
     /// # Errors
@@ -275,6 +367,21 @@ impl Trace {
                 return invalid(reserved.step as usize, TraceRule::ReservedOutOfOrder);
             }
             last = reserved.step;
+        }
+        last = 0;
+        for failed in &self.failures {
+            if failed.step < last || failed.step as usize > end {
+                return invalid(failed.step as usize, TraceRule::ReservedOutOfOrder);
+            }
+            last = failed.step;
+        }
+        let fits = |length: usize| length == 0 || length == self.block_count as usize;
+        let known = |site: &Option<u32>| site.is_none_or(|site| (site as usize) < self.sites.len());
+        if !fits(self.addresses.len())
+            || !fits(self.block_sites.len())
+            || !self.block_sites.iter().all(known)
+        {
+            return invalid(end, TraceRule::WrongPlaces);
         }
         Ok(())
     }

@@ -5,6 +5,8 @@
 //! end. So the history is first undone from the end to the beginning, which gives the blocks that
 //! were live before it; they become allocations at the time of the first entry.
 
+mod frames;
+
 use std::collections::BTreeMap;
 
 use crate::builder::{Builder, Radix, Times};
@@ -13,6 +15,7 @@ use crate::input::Input;
 use crate::limits::Limits;
 use crate::model::{Format, ReservedAction, Trace};
 use crate::pickle::{self, NodeId, Pickle};
+use frames::Frames;
 
 /// More keys than any record of a snapshot has; a larger dict is not one, and reading it for
 /// every place that shares it could take for ever.
@@ -50,6 +53,8 @@ struct Entry {
     size: u64,
     stream: u64,
     time_us: Option<u64>,
+    device_free: Option<u64>,
+    frames: Option<NodeId>,
     at: u64,
 }
 
@@ -61,6 +66,7 @@ struct Held {
     at: u64,
     /// The job had freed it already, the allocator could not yet.
     pending: bool,
+    frames: Option<NodeId>,
 }
 
 struct Snapshot<'p> {
@@ -96,8 +102,9 @@ impl Snapshot<'_> {
         let entries = self.entries(entries)?;
         let (held, total) = self.final_state(segments, device)?;
         let initial = rewind(&entries, held);
-        Self::begin(&entries, &initial, total, builder)?;
-        Self::forward(&entries, builder)
+        let mut frames = Frames::new(self.pickle);
+        Self::begin(&entries, &initial, total, &mut frames, builder)?;
+        Self::forward(&entries, &mut frames, builder)
     }
 
     /// The device with the longest history; without any, the one with most segments.
@@ -212,6 +219,7 @@ impl Snapshot<'_> {
         stream: u64,
     ) -> Result<(u64, Option<Held>), TraceError> {
         let (mut address, mut size, mut requested, mut real) = (*next, None, None, None);
+        let mut frames = None;
         let mut state: &[u8] = b"";
         self.fields(block, "a block", |key, value| {
             match key {
@@ -222,6 +230,7 @@ impl Snapshot<'_> {
                 }
                 b"state" => state = self.pickle.text(value).unwrap_or_default(),
                 b"history" => real = self.real_size(value)?,
+                b"frames" => frames = Some(value),
                 _ => {}
             }
             Ok(())
@@ -245,6 +254,7 @@ impl Snapshot<'_> {
                 stream,
                 at,
                 pending,
+                frames,
             }),
         ))
     }
@@ -274,6 +284,7 @@ impl Snapshot<'_> {
     fn entry(&self, id: NodeId) -> Result<Entry, TraceError> {
         let (mut action, mut addr, mut size) = (None, None, None);
         let (mut stream, mut time_us) = (0, None);
+        let (mut device_free, mut frames) = (None, None);
         self.fields(id, "a history entry", |key, value| {
             match key {
                 b"action" => action = self.pickle.text(value),
@@ -281,6 +292,8 @@ impl Snapshot<'_> {
                 b"size" => size = Some(self.unsigned(id, value, "size")?),
                 b"stream" => stream = self.int(id, value, "stream")? as u64,
                 b"time_us" => time_us = Some(self.unsigned(id, value, "time_us")?),
+                b"device_free" => device_free = self.unsigned(id, value, "device_free").ok(),
+                b"frames" => frames = Some(value),
                 _ => {}
             }
             Ok(())
@@ -312,6 +325,8 @@ impl Snapshot<'_> {
             size,
             stream,
             time_us,
+            device_free,
+            frames,
             at: self.pickle.offset(id),
         })
     }
@@ -321,6 +336,7 @@ impl Snapshot<'_> {
         entries: &[Entry],
         initial: &BTreeMap<u64, Held>,
         total: u64,
+        frames: &mut Frames<'_>,
         builder: &mut Builder<'_>,
     ) -> Result<(), TraceError> {
         let mut reserved = i128::from(total);
@@ -335,7 +351,7 @@ impl Snapshot<'_> {
         }
         let reserved = u64::try_from(reserved.max(0)).unwrap_or(u64::MAX);
         if reserved > 0 {
-            builder.reserved(ReservedAction::Initial, reserved)?;
+            builder.reserved(ReservedAction::Initial, reserved, None)?;
         }
         let first_ns = entries.iter().find_map(|e| e.time_us).map_or(Ok(0), |us| {
             let at = Position::Byte(entries.first().map_or(0, |e| e.at));
@@ -349,6 +365,9 @@ impl Snapshot<'_> {
                 continue;
             }
             builder.alloc(addr, held.size, held.stream, Times::host(first_ns))?;
+            if let Some(site) = held.frames.and_then(|list| frames.site(list, builder)) {
+                builder.allocated_by(site);
+            }
             live += 1;
         }
         if live > 0 && !entries.is_empty() {
@@ -359,7 +378,11 @@ impl Snapshot<'_> {
         Ok(())
     }
 
-    fn forward(entries: &[Entry], builder: &mut Builder<'_>) -> Result<(), TraceError> {
+    fn forward(
+        entries: &[Entry],
+        frames: &mut Frames<'_>,
+        builder: &mut Builder<'_>,
+    ) -> Result<(), TraceError> {
         let mut now_ns = 0;
         let (mut out_of_memory, mut unknown, mut untimed) = (0_u64, 0_u64, 0_u64);
         for entry in entries {
@@ -374,11 +397,19 @@ impl Snapshot<'_> {
                 addr, size, stream, ..
             } = *entry;
             match entry.action {
-                Action::Alloc => builder.alloc(addr, size, stream, times)?,
+                Action::Alloc => {
+                    builder.alloc(addr, size, stream, times)?;
+                    if let Some(site) = entry.frames.and_then(|list| frames.site(list, builder)) {
+                        builder.allocated_by(site);
+                    }
+                }
                 Action::FreeRequested => builder.free_requested(addr, size, stream, times)?,
                 Action::FreeCompleted => builder.free_completed(addr, size, stream, times)?,
-                Action::Reserved(action) => builder.reserved(action, size)?,
-                Action::OutOfMemory => out_of_memory += 1,
+                Action::Reserved(action) => builder.reserved(action, size, Some(addr))?,
+                Action::OutOfMemory => {
+                    out_of_memory += 1;
+                    builder.failed(size, entry.device_free)?;
+                }
                 Action::Aside => {}
                 Action::Unknown => unknown += 1,
             }
@@ -486,6 +517,7 @@ fn rewind(entries: &[Entry], mut held: BTreeMap<u64, Held>) -> BTreeMap<u64, Hel
                         size,
                         stream,
                         at,
+                        frames: None,
                         pending: false,
                     },
                 );
@@ -497,6 +529,7 @@ fn rewind(entries: &[Entry], mut held: BTreeMap<u64, Held>) -> BTreeMap<u64, Hel
                         size,
                         stream,
                         at,
+                        frames: None,
                         pending: true,
                     },
                 );

@@ -14,7 +14,7 @@ use crate::input::Lines;
 use crate::limits::Limits;
 use crate::model::{Format, Trace};
 
-const HEADER: &[u8] = b"Thread,Time,Action,Pointer,Size,Stream";
+pub(crate) const HEADER: &[u8] = b"Thread,Time,Action,Pointer,Size,Stream";
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 
 pub(crate) fn is_header(line: &[u8]) -> bool {
@@ -49,7 +49,10 @@ pub(crate) fn read(name: &str, mut lines: Lines<'_>, limits: &Limits) -> Result<
         let size = decimal(size, "Size", at)?;
         let stream = pointer(stream, "Stream", at)?;
         match action {
-            b"allocate failure" => failures += 1,
+            b"allocate failure" => {
+                failures += 1;
+                builder.failed(size, None)?;
+            }
             // No memory stands behind (nil): what RMM returns for zero bytes.
             b"allocate" | b"free" if key == 0 => empty += 1,
             b"allocate" => builder.alloc(key, size, stream, times)?,

@@ -16,6 +16,10 @@ fn trace(ops: &[Op]) -> Trace {
         event_count: u32::from(ops.iter().any(|op| matches!(op, Op::Record { .. }))),
         steps: ops.iter().map(|&op| Step { host_ns: 0, op }).collect(),
         reserved: Vec::new(),
+        failures: Vec::new(),
+        addresses: Vec::new(),
+        sites: Vec::new(),
+        block_sites: Vec::new(),
         notes: Vec::new(),
     }
 }
@@ -144,6 +148,7 @@ fn rules_that_are_not_one_operations() {
         step,
         action: ReservedAction::SegmentAlloc,
         bytes: 1,
+        address: None,
     };
     assert_eq!(
         rule(&|t| t.reserved = vec![at(3)]),
@@ -178,6 +183,7 @@ fn peaks_are_those_of_what_is_held_at_one_time() {
         step: 0,
         action,
         bytes,
+        address: None,
     })
     .to_vec();
     assert_eq!(sums.recorded_peak_reserved_bytes(), Some(15));

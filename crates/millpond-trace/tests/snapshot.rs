@@ -2,7 +2,9 @@
 
 mod support;
 
-use millpond_trace::{Format, Op, ReservedAction, Trace};
+use std::sync::Arc;
+
+use millpond_trace::{Format, Frame, Op, ReservedAction, Site, Trace};
 use support::{Py, entry, pickle, read, refusal, segment, snapshot};
 
 const LIVE: &str = "active_allocated";
@@ -214,4 +216,42 @@ fn what_is_missing_or_wrong_is_named() {
         line.contains("allocates 64, which is live since byte "),
         "{line}"
     );
+}
+
+#[test]
+fn a_call_site_is_named_by_the_frame_that_tells_most() {
+    let label = |frames: &[(&str, u32, &str)]| {
+        let frame = |&(file, line, function): &(&str, u32, &str)| {
+            Arc::new(Frame {
+                file: file.to_owned(),
+                line,
+                function: function.to_owned(),
+            })
+        };
+        let frames = frames.iter().map(frame).collect();
+        Site { frames }.label()
+    };
+    let allocator = (
+        "??",
+        0,
+        "c10::cuda::CUDACachingAllocator::Native::malloc(void**)",
+    );
+    let operator = (
+        "x.cpp",
+        0,
+        "at::native::(anonymous namespace)::add<float>(int)",
+    );
+    let torch = ("/site/torch/nn/linear.py", 134, "forward");
+    let own = ("/home/train.py", 12, "step");
+    assert_eq!(
+        label(&[allocator, operator, torch, own]),
+        "train.py:12 step"
+    );
+    assert_eq!(
+        label(&[allocator, operator, torch]),
+        "linear.py:134 forward"
+    );
+    assert_eq!(label(&[allocator, operator]), "at::native::add");
+    assert_eq!(label(&[allocator, ("", 0, "main")]), "main");
+    assert_eq!(label(&[]), "no frames");
 }

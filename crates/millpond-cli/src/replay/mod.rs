@@ -35,7 +35,7 @@ pub(crate) use allocator::{PolicyChoice, PoolSettings};
 pub(crate) use bare::{BareRepetition, Watch, play_bare};
 pub(crate) use error::ReplayError;
 pub(crate) use outcome::{Outcome, table};
-pub(crate) use picture::Recorder;
+pub(crate) use picture::{Band, Block, Recorder, Recording};
 pub(crate) use progress::Progress;
 pub(crate) use workload::{Scale, Workload};
 
@@ -94,6 +94,15 @@ pub(crate) struct Prepared {
     min_limit: bool,
     /// The bytes that the recording did not fit into, where it was shrunk.
     shrunk_for: Option<u64>,
+}
+
+/// Replays a recording on the sim at full size, and sees where everything is.
+pub(crate) fn record(
+    workload: &Workload,
+    settings: PoolSettings,
+    recorder: &Arc<Recorder>,
+) -> Result<Outcome, ReplayError> {
+    sim::record(workload, SIM_MEMORY, settings, recorder)
 }
 
 /// Makes a recording ready.

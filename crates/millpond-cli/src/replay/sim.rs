@@ -149,6 +149,34 @@ pub(super) fn run(
     Ok(outcomes)
 }
 
+/// Replays once, with nobody but the recorder to look: for whoever wants to see what happens, and
+/// not how long it takes.
+pub(super) fn record(
+    workload: &Workload,
+    device_size: u64,
+    settings: PoolSettings,
+    recorder: &Arc<Recorder>,
+) -> Result<Outcome, ReplayError> {
+    let script = Script::new(workload);
+    let watchers = Watchers {
+        checker: None,
+        recorder: Some(Arc::clone(recorder)),
+    };
+    let device = new_device(device_size);
+    let hidden = Progress::hidden();
+    let mut played = play(&script, device, settings, 1, watchers, &hidden)?;
+    let Repetition {
+        figures,
+        host_ns,
+        failures,
+        ..
+    } = played.remove(0);
+    let Figures { tally, totals, .. } = figures;
+    let mut outcome = Outcome::new(workload, DeviceName::Sim, &tally, totals, host_ns);
+    outcome.failures = failures;
+    Ok(outcome)
+}
+
 /// Whether no allocation fails on a sim with this much memory.
 pub(super) fn completes(
     workload: &Workload,

@@ -233,6 +233,10 @@ impl Job {
             event_count: self.events.len() as u32,
             steps,
             reserved: Vec::new(),
+            failures: Vec::new(),
+            addresses: Vec::new(),
+            sites: Vec::new(),
+            block_sites: Vec::new(),
             notes: Vec::new(),
         }
     }

@@ -7,7 +7,7 @@
 //! - Strings are ranges of the input, which is below 4 GiB.
 
 /// A value's place in the arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NodeId(pub(super) u32);
 
 /// One value. `begin` is where in the input it began.

@@ -177,6 +177,7 @@ impl State {
     /// What was asked for so far says nothing any more of what will be.
     pub(super) fn begin_again(&mut self) {
         self.peaks.most_live = self.gather_usage();
+        self.strain = Strain::default();
         let books = self.blocks.iter().map(|(_, record)| record.requested);
         let largest = books.max().unwrap_or(0);
         self.peaks.largest_request = largest.max(self.largest_in_fronts());

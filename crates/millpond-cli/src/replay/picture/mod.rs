@@ -7,4 +7,4 @@ mod addresses;
 mod recorder;
 mod svg;
 
-pub(crate) use recorder::Recorder;
+pub(crate) use recorder::{Band, Block, Recorder, Recording};

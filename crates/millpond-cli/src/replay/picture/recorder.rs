@@ -11,38 +11,51 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use millpond::device::{CallRecord, HandleId, Observer, Outcome};
+use millpond::device::{Call, CallRecord, HandleId, Observer, Outcome};
 
 /// Addresses that had memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Band {
-    pub(super) address: u64,
+pub(crate) struct Band {
+    pub(crate) address: u64,
     /// Bytes.
-    pub(super) size: u64,
+    pub(crate) size: u64,
     /// The same for all mappings of one handle.
-    pub(super) memory: usize,
-    pub(super) from: u64,
-    pub(super) to: u64,
+    pub(crate) memory: usize,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
 }
 
 /// A block of the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Block {
-    pub(super) address: u64,
+pub(crate) struct Block {
+    pub(crate) address: u64,
     /// Bytes.
-    pub(super) size: u64,
+    pub(crate) size: u64,
     /// As the workload numbers it.
-    pub(super) stream: u32,
-    pub(super) from: u64,
-    pub(super) to: u64,
+    pub(crate) stream: u32,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
 }
 
 /// Everything that was there, up to the last operation.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Recording {
-    pub(super) operations: u64,
-    pub(super) bands: Vec<Band>,
-    pub(super) blocks: Vec<Block>,
+pub(crate) struct Recording {
+    pub(crate) operations: u64,
+    pub(crate) bands: Vec<Band>,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) calls: Vec<DriverCall>,
+}
+
+/// A call that made, placed or took away memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DriverCall {
+    /// The operation in which it was made.
+    pub(crate) at: u64,
+    pub(crate) call: Call,
+    /// By the device's clock.
+    pub(crate) nanoseconds: u64,
+    /// The bytes of all handles and plain allocations after it.
+    pub(crate) reserved: u64,
 }
 
 /// Has no end yet.
@@ -53,11 +66,13 @@ struct Log {
     recording: Recording,
     memories: usize,
     /// What a handle's value stands for now.
-    handles: HashMap<HandleId, usize>,
+    handles: HashMap<HandleId, (usize, u64)>,
     /// The bands that are there now, by address.
     mapped: BTreeMap<u64, usize>,
     /// The blocks that are there now, by address.
     live: HashMap<u64, usize>,
+    /// Bytes of all handles and plain allocations.
+    reserved: u64,
 }
 
 impl Log {
@@ -77,13 +92,39 @@ impl Log {
         });
     }
 
-    /// All that is mapped in a range is no longer there.
-    fn unmapped(&mut self, start: u64, end: u64) {
+    /// All that is mapped in a range is no longer there; gives its bytes.
+    fn unmapped(&mut self, start: u64, end: u64) -> u64 {
+        let mut bytes = 0;
         let gone: Vec<u64> = self.mapped.range(start..end).map(|(&at, _)| at).collect();
         for address in gone {
             if let Some(band) = self.mapped.remove(&address) {
-                self.recording.bands[band].to = self.recording.operations;
+                let operations = self.recording.operations;
+                let band = &mut self.recording.bands[band];
+                band.to = operations;
+                bytes += band.size;
             }
+        }
+        bytes
+    }
+
+    fn called(&mut self, call: Call, nanoseconds: u64) {
+        let counts = matches!(
+            call,
+            Call::Create
+                | Call::Map
+                | Call::SetAccess
+                | Call::Unmap
+                | Call::Release
+                | Call::Allocate
+                | Call::Free
+        );
+        if counts {
+            self.recording.calls.push(DriverCall {
+                at: self.recording.operations,
+                call,
+                nanoseconds,
+                reserved: self.reserved,
+            });
         }
     }
 }
@@ -128,7 +169,7 @@ impl Recorder {
     }
 
     /// What was seen so far. What is still there ends with the last operation.
-    pub(super) fn recording(&self) -> Recording {
+    pub(crate) fn recording(&self) -> Recording {
         let mut recording = self.log().recording.clone();
         let last = recording.operations;
         for band in &mut recording.bands {
@@ -142,15 +183,21 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    fn after(&self, call: &CallRecord, outcome: Outcome<'_>, _started: u64, _ended: u64) {
+    fn after(&self, call: &CallRecord, outcome: Outcome<'_>, started: u64, ended: u64) {
         if let Outcome::Failed(_) = outcome {
             return;
         }
         let mut log = self.log();
         match (call, outcome) {
-            (CallRecord::Create { .. }, Outcome::Value(handle)) => {
+            (&CallRecord::Create { size, .. }, Outcome::Value(handle)) => {
                 let memory = log.new_memory();
-                log.handles.insert(HandleId(handle), memory);
+                log.handles.insert(HandleId(handle), (memory, size));
+                log.reserved += size;
+            }
+            (CallRecord::Release { handle }, _) => {
+                if let Some((_, size)) = log.handles.remove(handle) {
+                    log.reserved -= size;
+                }
             }
             (
                 &CallRecord::Map {
@@ -160,7 +207,7 @@ impl Observer for Recorder {
                 },
                 _,
             ) => {
-                if let Some(&memory) = log.handles.get(&handle) {
+                if let Some(&(memory, _)) = log.handles.get(&handle) {
                     log.mapped(address, size, memory);
                 }
             }
@@ -170,12 +217,15 @@ impl Observer for Recorder {
             (&CallRecord::Allocate { size }, Outcome::Value(address)) => {
                 let memory = log.new_memory();
                 log.mapped(address, size, memory);
+                log.reserved += size;
             }
             (&CallRecord::Free { address }, _) => {
-                log.unmapped(address, address.saturating_add(1));
+                let bytes = log.unmapped(address, address.saturating_add(1));
+                log.reserved -= bytes;
             }
             _ => {}
         }
+        log.called(call.call(), ended.saturating_sub(started));
     }
 }
 

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::num::NonZeroU64;
 
+use super::{handles, invalid};
 use crate::model::{Op, Trace};
 use crate::ordered_csv::HEADER;
 
@@ -20,15 +21,10 @@ use crate::ordered_csv::HEADER;
 /// Those of the writer; and [`io::ErrorKind::InvalidInput`] if the trace does not
 /// [hold together](Trace::validate), or the name of a stream is no handle.
 pub fn write_ordered_csv(trace: &Trace, to: &mut dyn Write) -> io::Result<()> {
-    let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidInput, message);
     trace
         .validate()
         .map_err(|error| invalid(error.to_string()))?;
-    let handles = trace
-        .streams
-        .iter()
-        .map(|name| handle(name).ok_or_else(|| invalid(format!("`{name}` is no stream handle"))))
-        .collect::<io::Result<Vec<u64>>>()?;
+    let handles = handles(trace)?;
     to.write_all(HEADER)?;
     to.write_all(b"\n")?;
     let mut sizes = Vec::with_capacity(trace.block_count as usize);
@@ -80,16 +76,8 @@ pub fn write_ordered_csv(trace: &Trace, to: &mut dyn Write) -> io::Result<()> {
     to.flush()
 }
 
-/// A stream's handle, from its name as readers give it.
-fn handle(name: &str) -> Option<u64> {
-    match name.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => name.parse().ok(),
-    }
-}
-
 /// Nanoseconds, shown as microseconds.
-struct Micros(u64);
+pub(super) struct Micros(pub(super) u64);
 
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
