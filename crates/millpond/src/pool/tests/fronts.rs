@@ -141,7 +141,12 @@ fn more_streams_than_there_are_fronts_are_served_all_the_same() {
     for round in 0..3 {
         let blocks: Vec<Block> = streams
             .iter()
-            .flat_map(|&s| [bench.allocate(700, s), bench.allocate(64 * KIB << round, s)])
+            .flat_map(|&s| {
+                [
+                    bench.allocate(700, s),
+                    bench.allocate((64 * KIB) << round, s),
+                ]
+            })
             .collect();
         bench.check();
         drop(blocks);
