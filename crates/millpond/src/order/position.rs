@@ -13,7 +13,9 @@ use crate::sync::AtomicU64;
 /// 1. A free that is numbered with [`Position::next`] has a number that nobody had taken yet when
 ///    it was read. An event stands for that number only if it was recorded after somebody had
 ///    raised the position to it: so after all that was submitted before the free. A reader for
-///    whom it is raised already numbers his free higher, which is never wrong.
+///    whom it is raised already numbers his free higher, which is never wrong. The steps are
+///    sequentially consistent, so that none is done before the driver's lock is let go under which
+///    the work was submitted.
 #[derive(Clone, Debug)]
 pub(crate) struct Position(Arc<AtomicU64>);
 
@@ -23,7 +25,7 @@ impl Position {
     }
 
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::SeqCst)
     }
 
     /// The position that a free has that happens now.
@@ -32,10 +34,10 @@ impl Position {
     }
 
     pub(super) fn raise_by_one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn raise_to(&self, position: u64) {
-        self.0.fetch_max(position, Ordering::Relaxed);
+        self.0.fetch_max(position, Ordering::SeqCst);
     }
 }

@@ -31,7 +31,11 @@ impl Inner {
         }
         reaper::reap(&self.device);
         self.ask_others_before(&need);
-        let mut found = self.find_memory(&need);
+        let mut need = need;
+        let mut found = match self.find_lease(&mut need) {
+            Some(claim) => Ok(claim),
+            None => self.find_memory(&need),
+        };
         if found.is_err() && self.ask_others(&need) {
             found = self.find_memory(&need);
         }
@@ -56,6 +60,28 @@ impl Inner {
             }
             Err(refused) => Err(self.out_of_memory(&need, refused)),
         }
+    }
+
+    /// For a request that is to stand in a lease: a new one, if it can be had within the budget.
+    /// If not, the request stands alone from now on, and may find a place at once.
+    fn find_lease(&self, need: &mut Need) -> Option<Claim> {
+        if need.stand != Stand::Leased {
+            return None;
+        }
+        let size = need.wanted().size;
+        let budget = {
+            let state = self.lock();
+            state.creation_budget(self.setting, self.waits, size)
+        };
+        let means = Means {
+            awaited: None,
+            budget,
+            within: budget,
+        };
+        self.grow(need, means).ok().or_else(|| {
+            need.stand = Stand::Alone;
+            self.lock().claim_usable(need)
+        })
     }
 
     fn find_memory(&self, need: &Need) -> Result<Claim, Refused> {

@@ -220,13 +220,19 @@ impl State {
         Some(self.take(need, place))
     }
 
-    /// The same out of a region that any stream's small blocks are in: it is not worth the search
-    /// while there is other memory.
+    /// The same out of a region of any stream's: it is not worth the search while there is other
+    /// memory.
     pub(super) fn claim_usable_of_others(&mut self, need: &Need) -> Option<Claim> {
-        match need.stand {
-            Stand::Alone => None,
-            Stand::Small | Stand::Leased => self.claim_cut(need, Heaps::OfOthers),
-        }
+        let need = match need.stand {
+            Stand::Small | Stand::Leased => *need,
+            Stand::Alone if need.wish().can_be_leased() => Need {
+                stand: Stand::Leased,
+                ..*need
+            },
+            Stand::Alone => return None,
+        };
+        let own = self.claim_cut(&need, Heaps::Own);
+        own.or_else(|| self.claim_cut(&need, Heaps::OfOthers))
     }
 
     fn claim_cut(&mut self, need: &Need, heaps: Heaps) -> Option<Claim> {
@@ -277,6 +283,18 @@ impl State {
     /// Makes a claim of occupied memory: for a small block, out of the region that it becomes.
     pub(super) fn claim_occupied(&mut self, need: &Need, address: u64, ends: Ends) -> Claim {
         if need.stand == Stand::Alone {
+            return Claim {
+                address,
+                size: need.size,
+                place: Place::Backed,
+                ends,
+            };
+        }
+        if need.stand == Stand::Leased && self.bindings.front_of(need.stream).is_none() {
+            // The stream went meanwhile, and its front with it: the block stands alone.
+            let freed = self.backing.number_free();
+            let (rest, size) = (address + need.size, LEASE - need.size);
+            self.backing.release(&self.order, rest, size, &ends, freed);
             return Claim {
                 address,
                 size: need.size,

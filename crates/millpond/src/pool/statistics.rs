@@ -59,11 +59,12 @@ impl State {
         let reserved_bytes = self.pages.reserved();
         let live_rounded_bytes = self.blocks.live_rounded() + in_fronts.live.rounded;
         let live_bytes = self.blocks.live_bytes() + in_fronts.live.bytes;
+        self.peaks.live = self.peaks.live.max(live_bytes);
         Statistics {
             live_blocks: self.blocks.count() + in_fronts.live.blocks,
             live_bytes,
             live_rounded_bytes,
-            peak_live_bytes: self.peaks.live.max(live_bytes),
+            peak_live_bytes: self.peaks.live,
             reserved_bytes,
             peak_reserved_bytes: self.pages.peak_reserved(),
             free_bytes,

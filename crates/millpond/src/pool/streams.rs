@@ -318,6 +318,8 @@ impl Pool {
         };
         let mut state = self.inner.lock();
         if let Some(index) = state.order.known(key) {
+            // Another thread may have allocated on it meanwhile.
+            state.take_front_away(index);
             state.order.retire(index);
         }
         state.settle_finished_streams();
@@ -363,6 +365,8 @@ impl Inner {
             let (marker, asker) = {
                 let mut state = self.lock();
                 let asker = state.stream(stream);
+                // A front may have numbered it without having told so yet.
+                state.order.reached(end);
                 if state.order.is_before(end, asker) {
                     continue;
                 }

@@ -91,6 +91,10 @@ impl State {
         }
         front.release_small(&fronts.directory);
         self.release_regions(front.take_regions());
+        for heap in [HeapIndex::OfFront(number), HeapIndex::Leases(number)] {
+            let kept = front.heap(heap).give_up_kept();
+            self.release_region(kept);
+        }
         for block in front.take_all_live(&fronts.directory) {
             self.write_down(&block, stream);
         }
@@ -224,15 +228,14 @@ impl State {
             let Some(stream) = front.stream() else {
                 continue;
             };
-            let served = front.take_served();
-            self.strain.eased(served);
+            self.strain.eased(front.take_served());
             for block in front.take_parked(&fronts.directory) {
                 any = true;
                 self.release_parked(&block, stream);
                 self.order.freed_unasked(stream, block.size);
             }
             // Of a front that is at work it would soon be asked back.
-            if served == 0
+            if !front.was_at_work()
                 && let Some(lease) = front.heap(HeapIndex::Leases(number)).give_up_kept()
             {
                 any = true;

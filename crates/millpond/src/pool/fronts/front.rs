@@ -166,6 +166,8 @@ pub(super) struct FrontState {
     serials: u64,
     /// Requests that were served here since the pool was told.
     served: u64,
+    /// Whether anything was freed since this was last asked.
+    at_work: bool,
     /// The position of the last free, if the pool was not told of it.
     unheard: Option<u64>,
 }
@@ -194,6 +196,7 @@ impl Front {
             live: Live::default(),
             serials: 0,
             served: 0,
+            at_work: false,
             unheard: None,
         }))
     }
@@ -360,6 +363,7 @@ impl FrontState {
         let (size, requested) = (block.size, block.requested);
         self.live.subtract(block);
         self.unheard = Some(position);
+        self.at_work = true;
         self.frees += 1;
         let surplus = if matches!(block.place, Place::Cut(HeapIndex::OfFront(_), _)) {
             let first = &mut self.small[size_class(size)];
@@ -576,6 +580,11 @@ impl FrontState {
             HeapIndex::Leases(_) => self.leases.block(extent),
             HeapIndex::Common | HeapIndex::OfFront(_) => self.heap.block(extent),
         }
+    }
+
+    /// Whether anything was freed here since this was last asked.
+    pub(super) fn was_at_work(&mut self) -> bool {
+        std::mem::take(&mut self.at_work)
     }
 
     /// Requests that were served here since this was last asked.

@@ -177,7 +177,7 @@ impl Fronts {
 }
 
 impl Need {
-    fn wish(&self) -> Wish {
+    pub(super) fn wish(&self) -> Wish {
         Wish {
             requested: self.requested,
             size: self.size,

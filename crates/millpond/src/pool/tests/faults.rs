@@ -122,7 +122,7 @@ fn each_call_failing_otherwise_in_turn() {
 fn putting_together_has_all_it_can_fail_at() {
     let bench = Bench::new(16 * MIB);
     aliasing(&bench, &[bench.stream(), bench.stream()]).unwrap();
-    let log = bench.log.0.lock().unwrap().clone();
+    let log = bench.log.calls.lock().unwrap().clone();
     let (mut open, mut handles) = (BTreeMap::new(), BTreeMap::new());
     let (mut most, mut surplus) = (0, 0);
     for record in &log {

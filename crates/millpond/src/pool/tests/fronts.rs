@@ -224,6 +224,59 @@ fn a_full_lease_of_one_stream_serves_another_when_nothing_else_is_left() {
     drop(kept);
 }
 
+#[test]
+fn room_in_a_lease_serves_a_stream_without_leases_when_nothing_else_is_left() {
+    let bench = Bench::new(64 * MIB);
+    let (a, b) = (bench.stream(), bench.stream());
+    crowd(&bench);
+    get_leases_of_small_device(&bench, a);
+    let kept = bench.allocate(MIB, a);
+    let rest: Vec<Block> = (0..)
+        .map_while(|_| bench.pool.allocate(MIB, a).ok())
+        .collect();
+    let count = rest.len();
+    drop(rest);
+    bench.pool.synchronize().unwrap();
+    // Too few requests for leases of its own.
+    let taken: Vec<Block> = (0..)
+        .map_while(|_| bench.pool.allocate(MIB, b).ok())
+        .collect();
+    assert_eq!(taken.len(), count);
+    bench.check();
+    drop(kept);
+}
+
+#[test]
+fn a_stream_that_goes_while_it_gets_a_lease_keeps_the_block_and_loses_the_rest() {
+    let bench = Bench::new(512 * MIB);
+    let stream = bench.stream();
+    crowd(&bench);
+    get_leases(&bench, stream);
+    let gone = Arc::clone(&bench.pool.inner);
+    let key = gone.stream_key(stream).unwrap();
+    // As another thread does that is told of the stream's end.
+    let once = std::sync::atomic::AtomicBool::new(false);
+    let hook = move || {
+        if !once.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            let mut state = gone.lock();
+            let index = state.stream(key);
+            state.take_front_away(index);
+        }
+    };
+    *bench.log.hook.lock().unwrap() = Some((Call::Create, Box::new(hook)));
+    let reserved = bench.pool.statistics().reserved_bytes;
+    let large = bench.allocate(reserved, stream);
+    let block = bench.allocate(3 * MIB, stream);
+    bench.check();
+    let after = bench.pool.statistics();
+    assert_eq!(after.live_bytes, large.size() + block.size());
+    drop((large, block));
+    *bench.log.hook.lock().unwrap() = None;
+    bench.check();
+    let free = bench.pool.statistics();
+    assert_eq!(free.free_bytes, free.reserved_bytes);
+}
+
 /// As [`get_leases`], where there is little memory.
 fn get_leases_of_small_device(bench: &Bench, stream: StreamId) {
     for size in [5 * MIB, 6 * MIB, 7 * MIB, 5 * MIB, 6 * MIB] {

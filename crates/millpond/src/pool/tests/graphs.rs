@@ -23,7 +23,7 @@ fn touches_a_stream(call: &CallRecord) -> bool {
 
 /// The first call after so many that touched a stream.
 pub(super) fn touching(bench: &Bench, seen: usize) -> Option<CallRecord> {
-    let calls = bench.log.0.lock().unwrap();
+    let calls = bench.log.calls.lock().unwrap();
     calls[seen..].iter().find(|c| touches_a_stream(c)).cloned()
 }
 

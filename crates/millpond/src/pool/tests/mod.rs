@@ -83,13 +83,19 @@ impl Bench {
     }
 }
 
+/// What is done before each call of a kind.
+type Hook = Option<(Call, Box<dyn Fn() + Send + Sync>)>;
+
 /// The calls that succeeded, in order.
 #[derive(Default)]
-struct Log(Mutex<Vec<CallRecord>>);
+struct Log {
+    calls: Mutex<Vec<CallRecord>>,
+    hook: Mutex<Hook>,
+}
 
 impl Log {
     fn count(&self, call: Call) -> usize {
-        self.0
+        self.calls
             .lock()
             .unwrap()
             .iter()
@@ -98,14 +104,23 @@ impl Log {
     }
 
     fn total(&self) -> usize {
-        self.0.lock().unwrap().len()
+        self.calls.lock().unwrap().len()
     }
 }
 
 impl Observer for Log {
+    fn before(&self, call: &CallRecord) -> Result<(), crate::device::DeviceError> {
+        if let Some((kind, hook)) = &*self.hook.lock().unwrap()
+            && call.call() == *kind
+        {
+            hook();
+        }
+        Ok(())
+    }
+
     fn after(&self, call: &CallRecord, outcome: Outcome<'_>, _: u64, _: u64) {
         if !matches!(outcome, Outcome::Failed(_)) {
-            self.0.lock().unwrap().push(call.clone());
+            self.calls.lock().unwrap().push(call.clone());
         }
     }
 }
