@@ -161,7 +161,7 @@ fn plans_are_written_for_other_programs() {
     );
     let csv = std::fs::read_to_string(to("p.csv")).unwrap();
     assert!(
-        csv.starts_with("id,lower,upper,size,alignment,offset\n3,0,2,4,1,"),
+        csv.starts_with("id,lower,upper,size,alignment,offset,gaps\n3,0,2,4,1,"),
         "{csv}"
     );
     // What was written can be read again, with its offsets fixed.
@@ -297,4 +297,25 @@ fn malformed_inputs_give_one_line() {
             "{message}"
         );
     }
+}
+
+#[test]
+fn a_written_plan_keeps_its_gaps_and_a_header_its_own_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let gaps = "id,lower,upper,size,gaps\nnone,0,5,10,1-4\noffsets,1,4,10,\nc,5,9,6,6-7@2:4\n";
+    let path = write(folder.path(), "g.csv", gaps.as_bytes());
+    let written = folder.path().join("w.csv");
+    let header = folder.path().join("w.h");
+    for out in [&written, &header] {
+        let output = plan(&[text(&path), "--out", text(out)]);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    let again = plan(&[text(&written), "--json"]);
+    assert!(again.status.success(), "{}", stderr(&again));
+    assert_eq!(number(&objects(&again)[0], "peak"), 10.0);
+    let kept = std::fs::read_to_string(&written).unwrap();
+    assert!(kept.contains("1-4") && kept.contains("6-7@2:4"), "{kept}");
+    let names = std::fs::read_to_string(&header).unwrap();
+    assert_eq!(names.matches("w_none =").count(), 1, "{names}");
+    assert!(names.contains("w_none__0 ="), "{names}");
 }

@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use millpond_plan::Plan;
+use millpond_plan::{Gap, Plan};
 
 use super::error::ExportError;
 use super::input::Input;
@@ -38,7 +38,7 @@ pub(crate) fn export(path: &Path, input: &Input, plan: &Plan) -> Result<(), Expo
 }
 
 fn csv(input: &Input, plan: &Plan) -> String {
-    let mut text = "id,lower,upper,size,alignment,offset\n".to_owned();
+    let mut text = "id,lower,upper,size,alignment,offset,gaps\n".to_owned();
     for ((buffer, name), place) in input
         .problem
         .buffers
@@ -48,13 +48,27 @@ fn csv(input: &Input, plan: &Plan) -> String {
     {
         // The format has no quotes.
         let id = name.replace([',', '\n', '\r'], "_");
+        let gaps: Vec<String> = buffer.gaps.iter().map(gap).collect();
         let _ = writeln!(
             text,
-            "{id},{},{},{},{},{}",
-            buffer.lower, buffer.upper, buffer.size, buffer.alignment, place.offset
+            "{id},{},{},{},{},{},{}",
+            buffer.lower,
+            buffer.upper,
+            buffer.size,
+            buffer.alignment,
+            place.offset,
+            gaps.join(" ")
         );
     }
     text
+}
+
+fn gap(gap: &Gap) -> String {
+    let Gap { lower, upper, held } = gap;
+    match held {
+        Some((first, last)) => format!("{lower}-{upper}@{first}:{last}"),
+        None => format!("{lower}-{upper}"),
+    }
 }
 
 fn json(input: &Input, plan: &Plan) -> String {
@@ -98,7 +112,8 @@ fn header(path: &Path, input: &Input, plan: &Plan) -> String {
         stem.to_uppercase(),
         plan.placements.len()
     );
-    let mut used = BTreeSet::new();
+    // Names that the header has anyway.
+    let mut used = BTreeSet::from([format!("{stem}_none"), format!("{stem}_offsets")]);
     let _ = writeln!(text, "enum {{");
     for (index, name) in input.names.iter().enumerate() {
         let mut constant = format!("{stem}_{}", identifier(name));
