@@ -395,8 +395,8 @@ impl State {
                 start,
                 size: record.requested,
             },
-            None => match self.around_in_fronts(address) {
-                Some((start, size)) => BlockError::Interior {
+            None => match self.pointer_in_fronts(address) {
+                Some((start, size, _)) => BlockError::Interior {
                     address,
                     start,
                     size,

@@ -110,7 +110,7 @@ impl State {
     }
 
     /// The start and the requested size of the fronts' live block that an address lies in, and the
-    /// stream that it is on.
+    /// stream that it is on. Looks at all live blocks of fronts.
     pub(in crate::pool) fn pointer_in_fronts(
         &self,
         address: u64,
@@ -393,15 +393,6 @@ impl State {
             all.pending += pending + late;
         }
         all
-    }
-
-    /// The start and the requested size of the fronts' live block that an address lies in. Looks
-    /// at all: for errors only.
-    pub(in crate::pool) fn around_in_fronts(&self, address: u64) -> Option<(u64, u64)> {
-        self.fronts.all().find_map(|(_, front)| {
-            let front = front.lock();
-            front.around(address).map(|b| (b.address, b.requested))
-        })
     }
 
     /// The largest size that was asked for of the fronts' live blocks.

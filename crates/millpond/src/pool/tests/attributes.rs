@@ -12,6 +12,11 @@ fn event(bench: &Bench) -> EventId {
     bench.device.create_event().unwrap()
 }
 
+/// Sets an attribute that can be set.
+fn set(bench: &Bench, attribute: PoolAttribute, value: u64) {
+    bench.pool.set_attribute(attribute, value).unwrap();
+}
+
 #[test]
 fn what_is_set_is_read_back_and_nothing_else_can_be() {
     use PoolAttribute as A;
@@ -211,18 +216,9 @@ fn event_dependencies_are_followed_only_where_that_is_allowed() {
         let bench = Bench::new(64 * MIB);
         let (a, b) = (bench.stream(), bench.stream());
         // Nothing else may explain the reuse.
-        bench
-            .pool
-            .set_attribute(PoolAttribute::ReuseAllowOpportunistic, 0)
-            .unwrap();
-        bench
-            .pool
-            .set_attribute(PoolAttribute::ReuseAllowInternalDependencies, 0)
-            .unwrap();
-        bench
-            .pool
-            .set_attribute(PoolAttribute::ReuseFollowEventDependencies, follow)
-            .unwrap();
+        set(&bench, PoolAttribute::ReuseAllowOpportunistic, 0);
+        set(&bench, PoolAttribute::ReuseAllowInternalDependencies, 0);
+        set(&bench, PoolAttribute::ReuseFollowEventDependencies, follow);
         let block = bench.allocate(8 * MIB, a);
         let address = block.address();
         bench.sim.enqueue_work(a, LONG).unwrap();
@@ -241,18 +237,13 @@ fn completed_memory_is_taken_only_where_that_is_allowed() {
     for opportunistic in [1, 0] {
         let bench = Bench::new(64 * MIB);
         let (a, b) = (bench.stream(), bench.stream());
-        bench
-            .pool
-            .set_attribute(PoolAttribute::ReuseFollowEventDependencies, 0)
-            .unwrap();
-        bench
-            .pool
-            .set_attribute(PoolAttribute::ReuseAllowInternalDependencies, 0)
-            .unwrap();
-        bench
-            .pool
-            .set_attribute(PoolAttribute::ReuseAllowOpportunistic, opportunistic)
-            .unwrap();
+        set(&bench, PoolAttribute::ReuseFollowEventDependencies, 0);
+        set(&bench, PoolAttribute::ReuseAllowInternalDependencies, 0);
+        set(
+            &bench,
+            PoolAttribute::ReuseAllowOpportunistic,
+            opportunistic,
+        );
         drop(bench.allocate(MIB, b));
         let block = bench.allocate(8 * MIB, a);
         let address = block.address();
@@ -269,14 +260,12 @@ fn a_wait_is_inserted_only_where_that_is_allowed() {
         // Room for one of the two blocks.
         let bench = Bench::new(8 * MIB);
         let (a, b) = (bench.stream(), bench.stream());
-        bench
-            .pool
-            .set_attribute(PoolAttribute::ReuseAllowOpportunistic, 0)
-            .unwrap();
-        bench
-            .pool
-            .set_attribute(PoolAttribute::ReuseAllowInternalDependencies, internal)
-            .unwrap();
+        set(&bench, PoolAttribute::ReuseAllowOpportunistic, 0);
+        set(
+            &bench,
+            PoolAttribute::ReuseAllowInternalDependencies,
+            internal,
+        );
         let block = bench.allocate(8 * MIB, a);
         bench.sim.enqueue_work(a, LONG).unwrap();
         drop(block);
